@@ -1,0 +1,106 @@
+"""Layer normalization (Ba, Kiros & Hinton 2016)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.component import Component
+from mila.core.initializers import ones, zeros
+from mila.core.shapes import require_width, row_count
+from mila.kernels.signatures import Array
+from mila.memory.declarations import Declaration, Lifetime, gradient, output, parameter, saved, workspace
+from mila.memory.storage import Shape
+
+
+class LayerNormConfig(ParameterizedConfig):
+    """Config of :class:`LayerNorm`.
+
+    Attributes:
+        normalized_dim: width C of the last axis.
+        bias: whether a bias is added.
+        epsilon: added to the variance.
+    """
+
+    normalized_dim: int = Field(gt=0)
+    bias: bool = True
+    epsilon: float = Field(default=1e-5, gt=0)
+
+
+class LayerNorm(Component[LayerNormConfig]):
+    """``(x - mean) / sqrt(variance + epsilon) * weight + bias`` over the last axis, biased variance."""
+
+    config_class = LayerNormConfig
+    component_type = ComponentType.LAYER_NORM
+    reads: ClassVar[tuple[str, ...]] = ("input",)
+    is_per_position = True
+    required_kernels = ("layer_norm_forward", "layer_norm_backward")
+
+    def parameters(self) -> Iterator[Declaration]:
+        """``weight`` and ``bias``."""
+        shape, trainable = (self.config.normalized_dim,), self.config.trainable
+        yield parameter("weight", shape, self.dtype, ones, trainable=trainable)
+        if self.config.bias:
+            yield parameter("bias", shape, self.dtype, zeros, trainable=trainable)
+
+    def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
+        """The input's shape."""
+        return (require_width(self, context.input_shape, self.config.normalized_dim),)
+
+    def declare(self, context: LeafContext) -> Iterator[Declaration]:
+        """Output and row statistics, which backward reads together with the input."""
+        shape, rows = context.input_shape, row_count(context.input_shape)
+        yield output(shape, context.dtype)
+        yield saved("mean", (rows,), context.statistics_dtype)
+        yield saved("rstd", (rows,), context.statistics_dtype)
+        if context.is_training:
+            yield gradient("input", shape, context.dtype)
+            size = context.kernels.layer_norm_backward_workspace(rows, shape[-1])
+            yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
+
+    def forward_step(self, run: Run, *inputs: Array) -> Array:
+        """Normalize rows."""
+        (x,) = inputs
+        result, rows = self.view("output", x.shape), (row_count(x.shape),)
+        bias = self.parameter_array("bias") if self.config.bias else None
+        self.kernels.layer_norm_forward(
+            result,
+            self.view("mean", rows),
+            self.view("rstd", rows),
+            x,
+            self.parameter_array("weight"),
+            bias,
+            self.config.epsilon,
+        )
+        return result
+
+    def backward_step(
+        self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
+    ) -> tuple[Array | None, ...]:
+        """Gradients of input, weight and bias."""
+        (x,), (dy,) = inputs, gradients
+        dx, rows = self.view("input.gradient", x.shape), (row_count(x.shape),)
+        weight, accumulate = contribution(self, "weight")
+        bias, _ = contribution(self, "bias")
+        self.kernels.layer_norm_backward(
+            dx,
+            weight,
+            bias,
+            self.view("mean", rows),
+            self.view("rstd", rows),
+            dy,
+            x,
+            self.parameter_array("weight"),
+            accumulate,
+            self.workspace(),
+        )
+        return (dx,)
+
+
+def contribution(component: Component[Any], name: str) -> tuple[Array | None, bool]:
+    """Where to put a contribution to a parameter's gradient, ``None`` where it has none, and whether to add."""
+    found = component.parameter_gradient(name)
+    return (None, False) if found is None else found.contribute()

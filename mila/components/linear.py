@@ -1,0 +1,193 @@
+"""Linear projections: with a weight of their own, tied to an embedding, or with a weight installed from outside."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from pydantic import Field
+
+from mila.components.token_embedding import TokenEmbedding
+from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.component import Component
+from mila.core.initializers import normal, xavier_uniform, zeros
+from mila.core.parameters import ParameterGradient
+from mila.core.shapes import require_width, row_count
+from mila.devices import DeviceId
+from mila.errors import ConfigurationError, DTypeError, LifecycleError, ShapeError
+from mila.kernels.signatures import Array
+from mila.memory.declarations import Declaration, Lifetime, gradient, output, parameter, workspace
+from mila.memory.storage import FLOAT8_E4M3, FLOAT32, DType, Shape
+
+
+class LinearConfig(ParameterizedConfig):
+    """Config of :class:`Linear`.
+
+    Attributes:
+        in_features: width I of the input.
+        out_features: width O of the output.
+        bias: whether a bias is added.
+        initial_std: normal initial weights of this standard deviation; uniform Xavier by default.
+        shared_weight: the weight is not declared but given by ``install_shared_weight``; for inference.
+    """
+
+    in_features: int = Field(gt=0)
+    out_features: int = Field(gt=0)
+    bias: bool = True
+    initial_std: float | None = Field(default=None, gt=0)
+    shared_weight: bool = False
+
+
+class Linear(Component[LinearConfig]):
+    """``output = input @ weight.T + bias``: (…, I) to (…, O), weight (O, I).
+
+    Args:
+        tied_to: an embedding under the same root whose table (O, I) is the weight.
+    """
+
+    config_class = LinearConfig
+    component_type = ComponentType.LINEAR
+    reads: ClassVar[tuple[str, ...]] = ("input",)
+    is_per_position = True
+    required_kernels = (
+        "linear_forward",
+        "linear_forward_per_channel",
+        "linear_backward_input",
+        "linear_backward_weight",
+        "linear_backward_bias",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        config: LinearConfig | None = None,
+        *,
+        tied_to: TokenEmbedding | None = None,
+        device: str | DeviceId | None = None,
+        dtype: DType | type[Any] | str | None = None,
+        seed: int | None = None,
+    ) -> None:
+        super().__init__(name, config, device=device, dtype=dtype, seed=seed)
+        expected = (self.config.out_features, self.config.in_features)
+        if tied_to is not None and (tied_to.vocab_size, tied_to.embedding_dim) != expected:
+            got = (tied_to.vocab_size, tied_to.embedding_dim)
+            raise ShapeError(
+                f"{name}: expected a table of shape {expected} to tie to, got {tied_to.path} of shape {got}"
+            )
+        if tied_to is not None and self.config.shared_weight:
+            raise ConfigurationError(f"{name}: shared_weight and tied_to exclude each other")
+        self.tied_to = tied_to
+        self._installed: tuple[Array, Array | None] | None = None
+
+    def parameters(self) -> Iterator[Declaration]:
+        """``weight``, unless it is another's, and ``bias``."""
+        config = self.config
+        if self.tied_to is None and not config.shared_weight:
+            shape = (config.out_features, config.in_features)
+            initializer = (
+                xavier_uniform(config.in_features, config.out_features)
+                if config.initial_std is None
+                else normal(config.initial_std)
+            )
+            yield parameter("weight", shape, self.dtype, initializer, trainable=config.trainable)
+        if config.bias:
+            yield parameter("bias", (config.out_features,), self.dtype, zeros, trainable=config.trainable)
+
+    def check_build(self, context: LeafContext) -> None:
+        """A tied table must be in the same tree; an installed weight has no gradient."""
+        if self.config.shared_weight and context.is_training:
+            raise LifecycleError(f"{self.path}: shared_weight is for inference, got RuntimeMode.TRAINING")
+        if self.tied_to is not None and self.tied_to.root is not self.root:
+            raise ConfigurationError(f"{self.path}: is tied to {self.tied_to.path}, which is not under the same root")
+
+    def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
+        """(…, I) to (…, O)."""
+        shape = require_width(self, context.input_shape, self.config.in_features, minimum_rank=2)
+        return ((*shape[:-1], self.config.out_features),)
+
+    def declare(self, context: LeafContext) -> Iterator[Declaration]:
+        """Output, input gradient, and what the backward products need besides."""
+        config, kernels, rows = self.config, context.kernels, row_count(context.input_shape)
+        yield output((*context.input_shape[:-1], config.out_features), context.dtype)
+        if config.shared_weight or (self.tied_to is not None and self.tied_to.is_quantized):
+            size = kernels.linear_forward_per_channel_workspace(config.out_features, config.in_features)
+            yield workspace("widening", (size,), context.statistics_dtype, during=Lifetime.FORWARD)
+        if context.is_training:
+            yield gradient("input", context.input_shape, context.dtype)
+            size = 0
+            if self._weight_is_trainable():
+                size = kernels.linear_backward_weight_workspace(rows, config.out_features, config.in_features)
+            if config.bias and config.trainable:
+                size = max(size, kernels.linear_backward_bias_workspace(rows, config.out_features))
+            yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
+
+    def forward_step(self, run: Run, *inputs: Array) -> Array:
+        """One matrix product."""
+        (x,) = inputs
+        result = self.view("output", (*x.shape[:-1], self.config.out_features))
+        weight, scales = self._weight()
+        bias = self.parameter_array("bias") if self.config.bias else None
+        if scales is None:
+            self.kernels.linear_forward(result, x, weight, bias)
+        else:
+            self.kernels.linear_forward_per_channel(result, x, weight, scales, bias, self.workspace("widening"))
+        return result
+
+    def backward_step(
+        self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
+    ) -> tuple[Array | None, ...]:
+        """``dx = dy @ weight``, ``dweight = dy.T @ x``, ``dbias = dy.sum``."""
+        (x,), (dy,) = inputs, gradients
+        dx = self.view("input.gradient", x.shape)
+        self.kernels.linear_backward_input(dx, dy, self._weight()[0])
+        weight_gradient, bias_gradient = self._weight_gradient(), self.parameter_gradient("bias")
+        if weight_gradient is not None:
+            target, accumulate = weight_gradient.contribute()
+            self.kernels.linear_backward_weight(target, dy, x, accumulate, self.workspace())
+        if bias_gradient is not None:
+            target, accumulate = bias_gradient.contribute()
+            self.kernels.linear_backward_bias(target, dy, accumulate, self.workspace())
+        return (dx,)
+
+    # ------------------------------------------------------------------ sharing
+
+    def install_shared_weight(self, table: Array, scales: Array | None = None) -> None:
+        """Compute with ``table (O, I)`` from now on.
+
+        The table is float8_e4m3fn with ``scales (O,)`` float32, or of the network's dtype without scales.
+
+        Raises:
+            ConfigurationError: the config does not say ``shared_weight``.
+            ShapeError, DTypeError: the table or the scales do not fit.
+        """
+        if not self.config.shared_weight:
+            raise ConfigurationError(f"{self.path}: install_shared_weight needs LinearConfig(shared_weight=True)")
+        expected = (self.config.out_features, self.config.in_features)
+        if table.shape != expected or (scales is not None and scales.shape != expected[:1]):
+            got = (table.shape, None if scales is None else scales.shape)
+            raise ShapeError(f"{self.path}: expected a table {expected} and scales {expected[:1]}, got {got}")
+        quantized = table.dtype == FLOAT8_E4M3
+        if quantized is not (scales is not None) or not (quantized or table.dtype == self.dtype):
+            raise DTypeError(
+                f"{self.path}: expected a table of {self.dtype.name}, or float8_e4m3fn with scales; "
+                f"got {table.dtype.name} "
+                f"{'with' if scales is not None else 'without'} scales"
+            )
+        if scales is not None and scales.dtype != FLOAT32:
+            raise DTypeError(f"{self.path}: expected scales of float32, got {scales.dtype.name}")
+        self._installed = (table, scales)
+
+    def _weight(self) -> tuple[Array, Array | None]:
+        if self.tied_to is not None:
+            return self.tied_to.get_weight_tensor_shared(), self.tied_to.get_weight_scales_tensor_shared()
+        if not self.config.shared_weight:
+            return self.parameter_array("weight"), None
+        if self._installed is None:
+            raise LifecycleError(f"{self.path}: has no weight yet; call install_shared_weight")
+        return self._installed
+
+    def _weight_is_trainable(self) -> bool:
+        return self.tied_to.config.trainable if self.tied_to is not None else self.config.trainable
+
+    def _weight_gradient(self) -> ParameterGradient | None:
+        return self.tied_to.parameter_gradient("wte") if self.tied_to is not None else self.parameter_gradient("weight")

@@ -1,0 +1,105 @@
+"""Root-mean-square normalization (Zhang & Sennrich 2019)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from mila.components.layer_norm import contribution
+from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.component import Component
+from mila.core.initializers import ones, zeros
+from mila.core.shapes import require_width, row_count
+from mila.kernels.signatures import Array
+from mila.memory.declarations import Declaration, Lifetime, gradient, output, parameter, saved, workspace
+from mila.memory.storage import Shape
+
+
+class RmsNormConfig(ParameterizedConfig):
+    """Config of :class:`RmsNorm`.
+
+    Attributes:
+        normalized_dim: width C of the last axis.
+        bias: whether a bias is added.
+        epsilon: added to the mean square.
+        unit_offset: added to the weight; 1 for checkpoints that store ``weight - 1``, whose initial weight is then 0.
+    """
+
+    normalized_dim: int = Field(gt=0)
+    bias: bool = False
+    epsilon: float = Field(default=1e-5, gt=0)
+    unit_offset: float = Field(default=0.0)
+
+
+class RmsNorm(Component[RmsNormConfig]):
+    """``x / sqrt(mean(x²) + epsilon) * (weight + unit_offset) + bias`` over the last axis."""
+
+    config_class = RmsNormConfig
+    component_type = ComponentType.RMS_NORM
+    reads: ClassVar[tuple[str, ...]] = ("input",)
+    is_per_position = True
+    required_kernels = ("rms_norm_forward", "rms_norm_backward")
+
+    def parameters(self) -> Iterator[Declaration]:
+        """``weight`` and ``bias``."""
+        shape, trainable = (self.config.normalized_dim,), self.config.trainable
+        initial = zeros if self.config.unit_offset == 1 else ones
+        yield parameter("weight", shape, self.dtype, initial, trainable=trainable)
+        if self.config.bias:
+            yield parameter("bias", shape, self.dtype, zeros, trainable=trainable)
+
+    def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
+        """The input's shape."""
+        return (require_width(self, context.input_shape, self.config.normalized_dim),)
+
+    def declare(self, context: LeafContext) -> Iterator[Declaration]:
+        """Output and row statistics, which backward reads together with the input."""
+        shape, rows, kernels = context.input_shape, row_count(context.input_shape), context.kernels
+        yield output(shape, context.dtype)
+        yield saved("rstd", (rows,), context.statistics_dtype)
+        size = kernels.rms_norm_forward_workspace(rows, shape[-1])
+        yield workspace("forward_workspace", (size,), context.statistics_dtype, during=Lifetime.FORWARD)
+        if context.is_training:
+            yield gradient("input", shape, context.dtype)
+            size = kernels.rms_norm_backward_workspace(rows, shape[-1])
+            yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
+
+    def forward_step(self, run: Run, *inputs: Array) -> Array:
+        """Normalize rows."""
+        (x,) = inputs
+        result = self.view("output", x.shape)
+        self.kernels.rms_norm_forward(
+            result,
+            self.view("rstd", (row_count(x.shape),)),
+            x,
+            self.parameter_array("weight"),
+            self.parameter_array("bias") if self.config.bias else None,
+            self.config.epsilon,
+            self.config.unit_offset,
+            self.workspace("forward_workspace"),
+        )
+        return result
+
+    def backward_step(
+        self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
+    ) -> tuple[Array | None, ...]:
+        """Gradients of input, weight and bias."""
+        (x,), (dy,) = inputs, gradients
+        dx = self.view("input.gradient", x.shape)
+        weight, accumulate = contribution(self, "weight")
+        bias, _ = contribution(self, "bias")
+        self.kernels.rms_norm_backward(
+            dx,
+            weight,
+            bias,
+            self.view("rstd", (row_count(x.shape),)),
+            dy,
+            x,
+            self.parameter_array("weight"),
+            self.config.unit_offset,
+            accumulate,
+            self.workspace(),
+        )
+        return (dx,)

@@ -1,0 +1,126 @@
+"""Rotary positions (Su et al. 2021) on the query and key heads of a packed projection."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, model_validator
+
+from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core.component import Component
+from mila.core.shapes import require_rank, require_width
+from mila.errors import ShapeError
+from mila.kernels.signatures import Array, Kernels
+from mila.memory.declarations import Declaration, Initializer, Lifetime, Over, gradient, output, table, workspace
+from mila.memory.storage import Shape
+
+
+class RopeConfig(ComponentConfig):
+    """Config of :class:`Rope`.
+
+    Attributes:
+        num_heads: query heads H.
+        num_kv_heads: key heads K, and as many value heads, which pass unchanged.
+        head_dim: size D of a head.
+        theta: base of the wavelengths.
+        rotary_dim: how much of each head turns; all of it by default.
+        max_seq_len: the longest sequence allowed.
+    """
+
+    num_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(gt=0)
+    head_dim: int = Field(gt=0)
+    theta: float = Field(default=10000.0, gt=0)
+    rotary_dim: int | None = Field(default=None, gt=0)
+    max_seq_len: int = Field(gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.turning_dim % 2 or self.turning_dim > self.head_dim:
+            raise ValueError(f"rotary_dim must be even and at most head_dim {self.head_dim}, got {self.turning_dim}")
+        return self
+
+    @property
+    def turning_dim(self) -> int:
+        """How many elements of each head turn."""
+        return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+    @property
+    def packed_width(self) -> int:
+        """Width (H + 2 K) D of the input."""
+        return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+
+class Rope(Component[RopeConfig]):
+    """Turns the pairs (i, i + rotary_dim / 2) of every query and key head of (B, T, (H + 2 K) D) by position."""
+
+    config_class = RopeConfig
+    component_type = ComponentType.ROPE
+    is_per_position = True
+    required_kernels = ("rope", "rope_tables")
+
+    def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
+        """The input's shape."""
+        shape = require_width(
+            self, require_rank(self, context.input_shape, "B, T, (H + 2 K) D"), self.config.packed_width
+        )
+        longest = max(shape[1], context.max_seq_len)
+        if longest > self.config.max_seq_len:
+            raise ShapeError(f"{self.path}: expected at most {self.config.max_seq_len} positions, got {longest}")
+        return (shape,)
+
+    def declare(self, context: LeafContext) -> Iterator[Declaration]:
+        """Tables shared by all layers; output and gradient in place where the graph allows it."""
+        shape, config = context.input_shape, self.config
+        table_shape = (max(shape[1], context.max_seq_len), config.turning_dim // 2)
+        key = ("rope", config.theta, config.turning_dim, config.head_dim, table_shape, context.dtype.name)
+        for name, part in (("cosine", 0), ("sine", 1)):
+            yield table(name, table_shape, context.dtype, (*key, name), self._table(context.kernels, part))
+        yield output(shape, context.dtype, over=0 if context.overwritable[0] is Overwrite.FORWARD else None)
+        size = context.kernels.rope_workspace(shape[1], self._turning_heads, config.head_dim)
+        yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BOTH)
+        if context.is_training:
+            over = Over.GRADIENT if context.gradient_overwritable[0] else None
+            yield gradient("input", shape, context.dtype, over=over)
+
+    def forward_step(self, run: Run, *inputs: Array) -> Array:
+        """Turn."""
+        result = self.view("output", inputs[0].shape)
+        self._turn(run, result, inputs[0], inverse=False)
+        return result
+
+    def backward_step(
+        self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
+    ) -> tuple[Array | None, ...]:
+        """Turn the gradient back."""
+        dx = self.view("input.gradient", gradients[0].shape)
+        self._turn(run, dx, gradients[0], inverse=True)
+        return (dx,)
+
+    @property
+    def _turning_heads(self) -> int:
+        return self.config.num_heads + self.config.num_kv_heads
+
+    def _turn(self, run: Run, result: Array, x: Array, *, inverse: bool) -> None:
+        half = self.config.turning_dim // 2
+        cosine, sine = self.workspace("cosine").reshape(-1, half), self.workspace("sine").reshape(-1, half)
+        last = max(start + x.shape[1] for start in run.starts)
+        if last > len(cosine):
+            raise ShapeError(f"{self.path}: expected at most {len(cosine)} positions, got {last}")
+        self.kernels.rope(
+            result, x, cosine, sine, run.starts, self._turning_heads, self.config.head_dim, inverse, self.workspace()
+        )
+
+    def _table(self, kernels: Kernels, part: int) -> Initializer:
+        """Fills one of the two tables; the other is drawn into memory that is given back."""
+        config = self.config
+
+        def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
+            tables = [np.empty_like(array), np.empty_like(array)]
+            tables[part] = array
+            kernels.rope_tables(tables[0], tables[1], config.theta, config.turning_dim, config.head_dim)
+
+        return fill

@@ -1,0 +1,82 @@
+"""Gated activations: SwiGLU and its relatives (Shazeer 2020)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import ClassVar
+
+from pydantic import Field
+
+from mila.components.activation import ActivationKind
+from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core.component import Component
+from mila.core.shapes import row_count
+from mila.errors import ShapeError
+from mila.kernels.signatures import Array
+from mila.memory.declarations import Declaration, Lifetime, Over, gradient, output, workspace
+from mila.memory.storage import Shape
+
+
+class SwigluConfig(ComponentConfig):
+    """Config of :class:`Swiglu`.
+
+    Attributes:
+        gate_activation: the function of the gate; ``silu`` makes it SwiGLU, ``gelu_tanh`` GeGLU.
+        leaky_relu_slope: slope of ``leaky_relu`` below zero.
+    """
+
+    gate_activation: ActivationKind = "silu"
+    leaky_relu_slope: float = Field(default=0.01)
+
+
+class Swiglu(Component[SwigluConfig]):
+    """``f(x[..., :F]) * x[..., F:]``: (…, 2F) to (…, F), the gate in the first half."""
+
+    config_class = SwigluConfig
+    component_type = ComponentType.SWIGLU
+    reads: ClassVar[tuple[str, ...]] = ("input",)
+    is_per_position = True
+    required_kernels = ("gated_forward", "gated_backward")
+
+    def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
+        """(…, 2F) to (…, F)."""
+        shape = context.input_shape
+        if shape[-1] % 2:
+            raise ShapeError(
+                f"{self.path}: expected an even last axis of gate and value, got an input of shape {shape}"
+            )
+        return ((*shape[:-1], shape[-1] // 2),)
+
+    def declare(self, context: LeafContext) -> Iterator[Declaration]:
+        """The input's gradient is written over the input where nobody else needs that any more."""
+        shape, kernels = context.input_shape, context.kernels
+        rows, width = row_count(shape), shape[-1] // 2
+        yield output((*shape[:-1], width), context.dtype)
+        size = kernels.gated_forward_workspace(rows, width)
+        yield workspace("forward_workspace", (size,), context.statistics_dtype, during=Lifetime.FORWARD)
+        if context.is_training:
+            over = None if context.overwritable[0] is Overwrite.NEVER else Over.INPUT
+            yield gradient("input", shape, context.dtype, over=over)
+            size = kernels.gated_backward_workspace(rows, width)
+            yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
+
+    def forward_step(self, run: Run, *inputs: Array) -> Array:
+        """Gate the second half by the first."""
+        (x,) = inputs
+        result = self.view("output", (*x.shape[:-1], x.shape[-1] // 2))
+        config = self.config
+        self.kernels.gated_forward(
+            result, x, config.gate_activation, config.leaky_relu_slope, self.workspace("forward_workspace")
+        )
+        return result
+
+    def backward_step(
+        self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
+    ) -> tuple[Array | None, ...]:
+        """Gradients of gate and value."""
+        (x,) = inputs
+        dx, config = self.view("input.gradient", x.shape), self.config
+        self.kernels.gated_backward(
+            dx, gradients[0], x, config.gate_activation, config.leaky_relu_slope, self.workspace()
+        )
+        return (dx,)

@@ -1,0 +1,82 @@
+"""Checks of arrays at the boundary: dtype, rank, extents, layout; before anything is written."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mila.core.graph import Port
+from mila.errors import DTypeError, ShapeError
+from mila.kernels.signatures import Array
+from mila.memory.storage import DType, Shape
+
+if TYPE_CHECKING:
+    from mila.core.component import Component
+
+_ID_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+
+
+def check_inputs(
+    root: Component[Any], ports: Sequence[Port], inputs: Sequence[Array], built: Sequence[Shape]
+) -> list[Array]:
+    """The inputs as arrays of the right dtype and layout, no larger than ``built``, whose rest is not used."""
+    if len(inputs) != len(ports):
+        names = ", ".join(port.name for port in ports)
+        raise ShapeError(f"{root.path}: expected {len(ports)} inputs ({names}), got {len(inputs)}")
+    checked = []
+    for port, array, shape in zip(ports, inputs, built, strict=False):
+        dtypes = _ID_DTYPES if port.is_ids else (root.dtype,)
+        array = check_array(f"{root.path}: input {port.name!r}", array, dtypes)
+        check_extents(f"{root.path}: input {port.name!r}", array.shape, shape, has_sequence_axis(port.is_ids, shape))
+        checked.append(array)
+    return checked
+
+
+def check_gradients(root: Component[Any], gradients: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
+    """The gradients of the outputs, of exactly the shapes of the last outputs."""
+    checked = []
+    for name, array, shape in zip(root.output_names, gradients, shapes, strict=True):
+        what = f"{root.path}: gradient of {name!r}"
+        array = check_array(what, array, (root.dtype,))
+        if array.shape != shape:
+            raise ShapeError(f"{what}: expected shape {shape}, got {array.shape}")
+        checked.append(array)
+    return checked
+
+
+def check_array(what: str, value: Any, dtypes: Sequence[DType]) -> Array:
+    """``value`` as a C-contiguous array of one of ``dtypes``, without a copy; anything else is an error."""
+    array = value if isinstance(value, np.ndarray) else _as_array(what, value)
+    if array.dtype not in dtypes:
+        raise DTypeError(f"{what}: expected dtype {' or '.join(d.name for d in dtypes)}, got {array.dtype}")
+    if not array.flags.c_contiguous:
+        raise ShapeError(
+            f"{what}: expected a C-contiguous array, got strides {array.strides}; pass numpy.ascontiguousarray(…)"
+        )
+    return array
+
+
+def _as_array(what: str, value: Any) -> Array:
+    if hasattr(value, "__dlpack__"):
+        return np.from_dlpack(value)
+    if hasattr(value, "__array_interface__"):
+        return np.asarray(value)
+    raise DTypeError(f"{what}: expected an array, got {type(value).__name__}")
+
+
+def has_sequence_axis(is_ids: bool, shape: Shape) -> bool:
+    """Whether axis 1 counts positions: of ids, and of activations with at least three axes."""
+    return len(shape) >= 2 if is_ids else len(shape) >= 3
+
+
+def check_extents(what: str, got: Shape, built: Shape, has_sequence: bool) -> None:
+    """The batch and sequence axes may be smaller than built; all others are equal."""
+    if len(got) != len(built):
+        raise ShapeError(f"{what}: expected {len(built)} axes like {built}, got {got}")
+    for axis, (extent, limit) in enumerate(zip(got, built, strict=True)):
+        flexible = axis == 0 or (axis == 1 and has_sequence)
+        if (flexible and not 1 <= extent <= limit) or (not flexible and extent != limit):
+            rule = f"1 to {limit}" if flexible else str(limit)
+            raise ShapeError(f"{what}: axis {axis} expected {rule}, got {extent}; shape {got}, built for {built}")

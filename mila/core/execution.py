@@ -1,0 +1,321 @@
+"""A built root: its arenas, and the walk over its schedule, forward and in reverse."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mila.core.checking import check_gradients, check_inputs
+from mila.core.context import Layout
+from mila.core.planned_build import PlannedBuild, Storage
+from mila.core.schedule import Schedule, ScheduleOptions, trace
+from mila.errors import ConfigurationError, LifecycleError, ShapeError
+from mila.kernels.signatures import Array
+from mila.memory.arenas import POISON, Arena
+from mila.memory.plan import TRANSIENT
+from mila.memory.storage import Shape
+
+if TYPE_CHECKING:
+    from mila.core.component import Component
+
+#: How many runtime shapes a root remembers as checked.
+_REMEMBERED_SHAPES = 64
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where the rows of a batch stand: the position of their first token, and how many tokens of each are valid.
+
+    Rows are aligned to the left. One number serves all rows.
+    """
+
+    start: int | Sequence[int] = 0
+    length: int | Sequence[int] | None = None
+
+
+@dataclass(slots=True)
+class Run:
+    """One call of ``forward``, as its steps see it.
+
+    Attributes:
+        starts, lengths: position of the first token and number of valid tokens, per row.
+        is_training: whether this run may be followed by ``backward``, and dropout is on.
+        step: how many training runs came before: part of the key of random draws.
+        seed: the root's seed.
+        last_only: only the logits of the last position are asked for.
+    """
+
+    starts: tuple[int, ...]
+    lengths: tuple[int, ...]
+    is_training: bool
+    step: int
+    seed: int
+    last_only: bool = False
+
+
+@dataclass(slots=True)
+class _ForwardRecord:
+    """What a ``backward`` must match."""
+
+    fingerprints: tuple[Any, ...]
+    schedule: Schedule
+    run: Run
+    consumed: bool = False
+
+
+class Execution:
+    """Arenas and values of one built root."""
+
+    def __init__(self, root: Component[Any], planned: PlannedBuild) -> None:
+        self._root = root
+        self.planned = planned
+        self.context = planned.context
+        self.schedule = planned.schedule
+        self.training_runs = 0
+        context = root.get_execution_context()
+        poisoned = self.context.layout is Layout.POISONED
+        self.arenas = {
+            name: Arena(context.allocate, size, context.alignment, POISON if poisoned and name == TRANSIENT else 0)
+            for name, size in planned.plan.arena_bytes.items()
+            if size
+        }
+        self.arrays = [self._array(storage) for storage in planned.storages]
+        self._array_of = {id(storage): array for storage, array in zip(planned.storages, self.arrays, strict=True)}
+        self._values: list[Array | None] = [None] * len(self.schedule.shapes)
+        self._gradients: list[Array | None] = [None] * len(self.schedule.shapes)
+        self._record: _ForwardRecord | None = None
+        self._checked: dict[tuple[Shape, ...], Schedule] = {tuple(self._built_shapes()): self.schedule}
+        self._deaths = self._list_deaths() if poisoned else {}
+
+    # ------------------------------------------------------------------ arrays
+
+    def _array(self, storage: Storage) -> Array:
+        declaration = storage.declaration
+        if not declaration.nbytes:
+            return np.empty(0, declaration.dtype)
+        block = self.arenas[storage.arena].bytes
+        return block[storage.offset : storage.offset + declaration.nbytes].view(declaration.dtype)
+
+    def array_of(self, storage: Storage) -> Array:
+        """The flat array of a storage."""
+        return self._array_of[id(storage)]
+
+    def _built_shapes(self) -> list[Shape]:
+        return self.schedule.shapes[: self.schedule.input_count]
+
+    def _list_deaths(self) -> dict[int, list[Array]]:
+        """For the poisoned layout: whose life ends after each step."""
+        deaths: dict[int, list[Array]] = {}
+        last = 2 * len(self.schedule.steps) if self.context.is_training else len(self.schedule.steps)
+        for storage, array in zip(self.planned.storages, self.arrays, strict=True):
+            if storage.arena == TRANSIENT and array.size:
+                for _, end in storage.intervals:
+                    if end < last:
+                        deaths.setdefault(end, []).append(array.view(np.uint8))
+        return deaths
+
+    def _end_step(self, step: int) -> None:
+        for array in self._deaths.get(step, ()):
+            array.fill(POISON)
+
+    # ------------------------------------------------------------------ forward
+
+    def forward(self, inputs: tuple[Array, ...], position: Position | None = None) -> tuple[Array, ...]:
+        """Run the whole schedule; returns the root's outputs."""
+        root = self._root
+        self._record = None
+        arrays = check_inputs(root, root.ports, inputs, self._built_shapes())
+        schedule = self._schedule_for(tuple(array.shape for array in arrays))
+        training = self.context.is_training and not root.is_eval_mode
+        run = self._run(arrays, position, training, last_only=False)
+        self._walk_forward(run, arrays, len(self.schedule.steps))
+        if training:
+            self.training_runs += 1
+            self._record = _ForwardRecord(tuple(map(_fingerprint, arrays)), schedule, run)
+        return self._made(self.schedule.outputs)
+
+    def evaluate(
+        self, component: Component[Any], inputs: tuple[Array, ...], position: Position | None
+    ) -> tuple[Array, ...]:
+        """Run the schedule up to the outputs of ``component``, whose inputs come first among the root's, as in EVAL."""
+        root = self._root
+        self._record = None
+        arrays = check_inputs(root, component.ports, inputs, self._built_shapes())
+        rest = [arrays[0].shape] * (len(root.ports) - len(arrays))
+        self._schedule_for((*(array.shape for array in arrays), *rest))
+        outputs = self.schedule.component_outputs[component]
+        stop = 1 + max(i for i, step in enumerate(self.schedule.steps) if set(step.outputs) & set(outputs))
+        self._walk_forward(self._run(arrays, position, training=False, last_only=True), arrays, stop)
+        return self._made(outputs)
+
+    def _walk_forward(self, run: Run, arrays: Sequence[Array], stop: int) -> None:
+        values = self._values
+        values[: len(arrays)] = arrays
+        for index, step in enumerate(self.schedule.steps[:stop]):
+            made = step.leaf.forward_step(run, *[values[v] for v in step.inputs])  # type: ignore[arg-type]
+            for value, array in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+                values[value] = array
+            self._end_step(index)
+
+    def _made(self, values: tuple[int, ...]) -> tuple[Array, ...]:
+        return tuple(self._values[v] for v in values)  # type: ignore[misc]
+
+    def _schedule_for(self, shapes: tuple[Shape, ...]) -> Schedule:
+        """The schedule traced for runtime shapes: refuses inputs that do not fit each other."""
+        schedule = self._checked.get(shapes)
+        if schedule is None:
+            context = self.schedule.steps[0].context
+            options = ScheduleOptions(
+                context.runtime_mode, context.dtype, context.kernels, context.max_seq_len, context.all_logits
+            )
+            names = [port.name for port in self._root.ports]
+            schedule = trace(self._root, dict(zip(names, shapes, strict=True)), options)
+            if len(self._checked) >= _REMEMBERED_SHAPES:
+                self._checked.popitem()
+            self._checked[shapes] = schedule
+        return schedule
+
+    def _run(self, arrays: Sequence[Array], position: Position | None, training: bool, last_only: bool) -> Run:
+        root = self._root
+        rows = arrays[0].shape[0]
+        length = arrays[0].shape[1] if arrays[0].ndim > 1 else 1
+        where = position or Position()
+        starts = _per_row(root, where.start, rows, "start")
+        lengths = _per_row(root, length if where.length is None else where.length, rows, "length")
+        limit = self.schedule.steps[0].context.max_seq_len if self.schedule.steps else length
+        for row, (start, valid) in enumerate(zip(starts, lengths, strict=True)):
+            if start < 0 or not 1 <= valid <= length or (position is not None and start + valid > limit):
+                raise ShapeError(
+                    f"{root.path}: row {row} of position has start {start} and length {valid}; expected a "
+                    f"start from 0, a length from 1 to {length}, and at most {limit} positions in all"
+                )
+        return Run(starts, lengths, training, self.training_runs, root.seed, last_only)
+
+    def captured(self, path: str) -> Array:
+        """The last output of a captured child."""
+        values = self.planned.captured.get(path)
+        if values is None:
+            raise ConfigurationError(f"{self._root.path}: {path!r} was not named in BuildContext.capture")
+        array = self._values[values[0]]
+        if array is None:
+            raise LifecycleError(f"{self._root.path}: captured values exist after forward")
+        return array
+
+    def forget_forward(self) -> None:
+        """Refuse ``backward`` until the next ``forward``."""
+        self._record = None
+
+    # ------------------------------------------------------------------ backward
+
+    def backward(self, arguments: tuple[Array, ...]) -> tuple[Array, ...]:
+        """Walk the schedule in reverse; ``arguments`` are the inputs and one gradient per output."""
+        root = self._root
+        count = len(root.ports)
+        expected = count + len(self.schedule.outputs)
+        if len(arguments) != expected:
+            raise ShapeError(
+                f"{root.path}: backward expected {count} inputs and {expected - count} gradients, "
+                f"got {len(arguments)} arrays"
+            )
+        inputs = check_inputs(root, root.ports, arguments[:count], self._built_shapes())
+        record = self._matching_record(inputs)
+        output_shapes = [record.schedule.shapes[v] for v in record.schedule.outputs]
+        gradients = check_gradients(root, arguments[count:], output_shapes)
+        self._record = record
+        record.consumed = True
+        self._seed_gradients(record.schedule, gradients)
+        self._walk_backward(record.run)
+        self._write_pending_zeros()
+        return tuple(self._input_gradient(v, array) for v, array in enumerate(inputs))
+
+    def _matching_record(self, inputs: Sequence[Array]) -> _ForwardRecord:
+        path = self._root.path
+        if self.context.is_inference:
+            raise LifecycleError(f"{path}: backward needs a build for training, this one is for inference")
+        if self._root.is_eval_mode:
+            raise LifecycleError(f"{path}: backward is refused in EVAL; set_training_mode(TrainingMode.NORMAL) first")
+        fingerprints = tuple(map(_fingerprint, inputs))
+        record = self._record
+        if self.planned.backward_is_free and (record is None or record.fingerprints != fingerprints):
+            self._values[: len(inputs)] = inputs
+            schedule = self._schedule_for(tuple(array.shape for array in inputs))
+            return _ForwardRecord(fingerprints, schedule, self._run(inputs, None, True, False))
+        if record is None:
+            raise LifecycleError(f"{path}: backward needs a forward in NORMAL mode before it")
+        if record.fingerprints != fingerprints:
+            raise LifecycleError(f"{path}: backward was given other inputs than the forward before it")
+        if record.consumed and self._root.is_composite:
+            raise LifecycleError(f"{path}: backward has consumed the activations; call forward again")
+        return record
+
+    def _seed_gradients(self, schedule: Schedule, gradients: Sequence[Array]) -> None:
+        self._gradients[:] = [None] * len(self._gradients)
+        for value, runtime_value, array in zip(self.schedule.outputs, schedule.outputs, gradients, strict=True):
+            storage = self.planned.output_gradients.get(value)
+            if storage is None:
+                self._gradients[value] = array
+                continue
+            own = self._prefix(storage, schedule.shapes[runtime_value])
+            self._root.kernels.copy(own, array)
+            self._gradients[value] = own
+
+    def _walk_backward(self, run: Run) -> None:
+        values, gradients = self._values, self._gradients
+        count = len(self.schedule.steps)
+        for index in reversed(range(count)):
+            step = self.schedule.steps[index]
+            for value in step.outputs:
+                array = values[value]
+                if gradients[value] is None and array is not None:
+                    gradients[value] = self._zeros(value, array.shape)
+            contributions = step.leaf.backward_step(
+                run,
+                tuple(values[v] for v in step.inputs),  # type: ignore[misc]
+                tuple(gradients[v] for v in step.outputs),  # type: ignore[misc]
+            )
+            for value, contribution in zip(step.inputs, contributions, strict=True):
+                collected = gradients[value]
+                if contribution is None:
+                    continue
+                if collected is None:
+                    gradients[value] = contribution
+                else:
+                    self._root.kernels.add_in_place(collected, contribution)
+            self._end_step(2 * count - 1 - index)
+
+    def _prefix(self, storage: Storage, shape: Shape) -> Array:
+        return self.array_of(storage)[: int(np.prod(shape))].reshape(shape)
+
+    def _input_gradient(self, value: int, array: Array) -> Array:
+        storage = self.planned.input_ids.get(value)
+        if storage is not None:
+            return self._prefix(storage, array.shape)
+        collected = self._gradients[value]
+        return self._zeros(value, array.shape) if collected is None else collected
+
+    def _zeros(self, value: int, shape: Shape) -> Array:
+        """The gradient of a value that nobody uses."""
+        zeros = self._prefix(self.planned.zero_gradients[value], shape)
+        zeros.fill(0)
+        return zeros
+
+    def _write_pending_zeros(self) -> None:
+        for component in self._root.walk():
+            for gradient in component._gradients.values():
+                gradient.read()
+
+
+def _fingerprint(array: Array) -> tuple[Any, ...]:
+    return (array.__array_interface__["data"][0], array.shape, array.dtype)
+
+
+def _per_row(root: Component[Any], values: int | Sequence[int], rows: int, what: str) -> tuple[int, ...]:
+    if isinstance(values, int):
+        return (values,) * rows
+    result = tuple(int(value) for value in values)
+    if len(result) != rows:
+        raise ShapeError(f"{root.path}: position.{what} expected {rows} rows, got {len(result)}")
+    return result

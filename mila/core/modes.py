@@ -1,0 +1,45 @@
+"""What a build is for, what a run is for, and what kinds of components there are."""
+
+from __future__ import annotations
+
+from enum import Enum, StrEnum
+
+
+class RuntimeMode(Enum):
+    """Fixed at build; decides what is allocated."""
+
+    INFERENCE = "inference"
+    TRAINING = "training"
+
+
+class TrainingMode(Enum):
+    """A switch at run time, on a component built for training: in ``EVAL`` dropout is off and backward is refused."""
+
+    NORMAL = "normal"
+    EVAL = "eval"
+
+
+class ComponentType(StrEnum):
+    """Kinds of components, by the short names under which they print."""
+
+    TOKEN_EMBEDDING = "token_embedding"
+    LEARNED_POSITION_ENCODING = "learned_position_encoding"
+    ROPE = "rope"
+    LINEAR = "linear"
+    LAYER_NORM = "layer_norm"
+    RMS_NORM = "rms_norm"
+    ACTIVATION = "activation"
+    SWIGLU = "swiglu"
+    SOFTMAX = "softmax"
+    DROPOUT = "dropout"
+    RESIDUAL = "residual"
+    ATTENTION = "attention"
+    LAST_POSITION = "last_position"
+    SOFTMAX_CROSS_ENTROPY = "softmax_cross_entropy"
+    MLP = "mlp"
+    GATED_MLP = "gated_mlp"
+    GPT_BLOCK = "gpt_block"
+    LLAMA_BLOCK = "llama_block"
+    NETWORK = "network"
+    TRAINING_STEP = "training_step"
+    CUSTOM = "custom"

@@ -1,0 +1,89 @@
+"""What planning hands to building: storages, who names them, and the plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from mila.core.context import BuildContext
+from mila.core.schedule import Schedule
+from mila.kernels.signatures import Array, Kernels
+from mila.memory.declarations import Declaration
+from mila.memory.plan import MemoryPlan
+
+if TYPE_CHECKING:
+    from mila.core.component import Component
+
+
+class Optimizer(Protocol):
+    """What core knows of an optimizer: moments laid out like the parameters, a workspace, one pass over flat arenas."""
+
+    @property
+    def moment_names(self) -> tuple[str, ...]:
+        """One arena per name, laid out like the trainable parameters."""
+
+    def workspace_elements(self, kernels: Kernels, elements: int) -> int:
+        """Elements of workspace for ``elements`` trainable parameters."""
+
+    def decay_of(self, component: Component[Any], declaration: Declaration) -> float:
+        """Weight decay of one parameter."""
+
+    def apply(
+        self,
+        kernels: Kernels,
+        segments: list[tuple[int, int, float]],
+        parameters: Array,
+        gradients: Array,
+        moments: dict[str, Array],
+        workspace: Array,
+        learning_rate: float,
+        step: int,
+    ) -> float:
+        """Clip and step over flat arrays; ``segments`` are (start, stop, weight decay).
+
+        Returns the norm before clipping; where that is not finite, nothing was changed.
+        """
+
+
+@dataclass(slots=True)
+class Storage:
+    """Bytes with one owner; several declarations may name them."""
+
+    owner: Component[Any]
+    declaration: Declaration
+    arena: str
+    intervals: list[tuple[int, int]]
+    offset: int = -1
+
+    def extend_to(self, step: int) -> None:
+        """Live at least until ``step``."""
+        start, end = self.intervals[-1]
+        self.intervals[-1] = (start, max(end, step))
+
+
+@dataclass(slots=True)
+class PlannedBuild:
+    """A plan with all that a build needs to bind arrays to components.
+
+    Attributes:
+        names: for each component, its buffers by name.
+        values: storage of every value; ``None`` for the root's inputs.
+        zero_gradients: values whose gradient is zero because nobody uses them, with the storage of the zeros.
+        output_gradients: root outputs that are also read inside: their gradient is copied before others are added to
+        it.
+        moments: storages of optimizer moments by (component, parameter name, moment name).
+    """
+
+    plan: MemoryPlan
+    schedule: Schedule
+    context: BuildContext
+    storages: list[Storage]
+    names: dict[Component[Any], dict[str, Storage]]
+    values: list[Storage | None]
+    zero_gradients: dict[int, Storage]
+    output_gradients: dict[int, Storage]
+    input_ids: dict[int, Storage]
+    captured: dict[str, tuple[int, ...]]
+    trainable_elements: int
+    backward_is_free: bool
+    update_workspace: Storage | None = None

@@ -1,0 +1,117 @@
+"""The flattened schedule: a tree of components as one list of leaf steps, with the shape of every value."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from mila.core.context import LeafContext
+from mila.core.modes import RuntimeMode
+from mila.errors import ConfigurationError
+from mila.kernels.signatures import Kernels
+from mila.memory.storage import DType, Shape
+
+if TYPE_CHECKING:
+    from mila.core.component import Component
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleOptions:
+    """What all steps of a schedule have in common."""
+
+    runtime_mode: RuntimeMode
+    dtype: DType
+    kernels: Kernels
+    max_seq_len: int
+    all_logits: bool
+
+
+@dataclass(slots=True)
+class Step:
+    """One leaf, the values it reads and the values it makes."""
+
+    leaf: Component[Any]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    context: LeafContext
+
+
+@dataclass(slots=True)
+class Schedule:
+    """Leaf steps in the order of forward; values are numbered, the root's inputs first.
+
+    Attributes:
+        shapes: shape of every value.
+        is_ids: whether a value holds integer ids.
+        outputs: values that the root returns.
+        component_inputs: values read by each component, composites included.
+        component_outputs: values made by each component.
+    """
+
+    steps: list[Step] = field(default_factory=list)
+    shapes: list[Shape] = field(default_factory=list)
+    is_ids: list[bool] = field(default_factory=list)
+    input_count: int = 0
+    outputs: tuple[int, ...] = ()
+    component_inputs: dict[Component[Any], tuple[int, ...]] = field(default_factory=dict)
+    component_outputs: dict[Component[Any], tuple[int, ...]] = field(default_factory=dict)
+
+
+def trace(root: Component[Any], shapes: Mapping[str, Shape], options: ScheduleOptions) -> Schedule:
+    """Flatten ``root`` for inputs of ``shapes`` (by port name, in port order).
+
+    Raises:
+        ShapeError: a leaf refuses its input shapes; the message names its path.
+        ConfigurationError: the graph gives ids where activations are expected, or the other way round.
+    """
+    schedule = Schedule(
+        shapes=list(shapes.values()), is_ids=[port.is_ids for port in root.ports], input_count=len(root.ports)
+    )
+    schedule.outputs = _visit(root, tuple(range(len(root.ports))), schedule, options)
+    if len(set(schedule.outputs)) != len(schedule.outputs) or any(v < schedule.input_count for v in schedule.outputs):
+        raise ConfigurationError(f"{root.path}: outputs must be values of its own, each returned once")
+    return schedule
+
+
+def _visit(
+    component: Component[Any], inputs: tuple[int, ...], schedule: Schedule, options: ScheduleOptions
+) -> tuple[int, ...]:
+    schedule.component_inputs[component] = inputs
+    if component.graph is not None:
+        values = list(inputs) + [-1] * (component.graph.value_count - len(inputs))
+        for node in component.graph.nodes:
+            made = _visit(node.child, tuple(values[i] for i in node.inputs), schedule, options)
+            for index, value in zip(node.outputs, made, strict=True):
+                values[index] = value
+        outputs = tuple(values[i] for i in component.graph_outputs)
+    else:
+        outputs = _visit_leaf(component, inputs, schedule, options)
+    schedule.component_outputs[component] = outputs
+    return outputs
+
+
+def _visit_leaf(
+    leaf: Component[Any], inputs: tuple[int, ...], schedule: Schedule, options: ScheduleOptions
+) -> tuple[int, ...]:
+    for port, value in zip(leaf.ports, inputs, strict=True):
+        if port.is_ids != schedule.is_ids[value]:
+            expected, got = ("ids", "activations") if port.is_ids else ("activations", "ids")
+            raise ConfigurationError(f"{leaf.path}: input {port.name!r} expected {expected}, got {got}")
+    context = LeafContext(
+        tuple(schedule.shapes[value] for value in inputs),
+        options.runtime_mode,
+        options.dtype,
+        options.max_seq_len,
+        options.all_logits,
+        options.kernels,
+    )
+    leaf.check_build(context)
+    shapes = leaf.output_shapes(context)
+    if leaf.is_identity(context) and inputs[0] >= schedule.input_count:  # a root never returns its caller's own array
+        return inputs[:1]
+    outputs = tuple(range(len(schedule.shapes), len(schedule.shapes) + len(shapes)))
+    schedule.shapes.extend(shapes)
+    schedule.is_ids.extend([False] * len(shapes))
+    schedule.steps.append(Step(leaf, inputs, outputs, context))
+    return outputs

@@ -1,0 +1,136 @@
+"""Matrix products of ``Linear``: BLAS with its own threads, transposed views, nothing copied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+
+from mila.kernels.cpu.blas import blas_threads
+from mila.kernels.cpu.family import CpuFamily
+from mila.kernels.cpu.widening import widen_float8
+from mila.kernels.cpu.workers import TILE_ELEMENTS, tile_elements
+from mila.kernels.signatures import Array
+
+
+class CpuLinear(CpuFamily):
+    """``LinearKernels`` in NumPy."""
+
+    def linear_forward(self, output: Array, x: Array, weight: Array, bias: Array | None) -> None:
+        """``output (N, O) = x (N, I) @ weight.T + bias`` for ``weight (O, I)``, ``bias (O,)``."""
+        target, source = _rows(output, weight.shape[0]), _rows(x, weight.shape[1])
+        with self._products():
+            _multiply_transposed(target, source, weight)
+        if bias is not None:
+            self._add_row(target, bias)
+
+    def linear_forward_per_channel(
+        self, output: Array, x: Array, weight: Array, scales: Array, bias: Array | None, workspace: Array
+    ) -> None:
+        """As ``linear_forward`` for ``weight (O, I)`` float8_e4m3fn, ``scales (O,)`` float32: widened tile by tile."""
+        out_features, in_features = weight.shape
+        target, source = _rows(output, out_features), _rows(x, in_features)
+        step = workspace.size // in_features
+        for low in range(0, out_features, step):
+            high = min(out_features, low + step)
+            tile = workspace[: (high - low) * in_features].reshape(-1, in_features)
+            self._widen(tile, weight[low:high])
+            with self._products():
+                _multiply_transposed(target[:, low:high], source, tile)
+        self._multiply_row(target, scales)
+        if bias is not None:
+            self._add_row(target, bias)
+
+    def linear_forward_per_channel_workspace(self, out_features: int, in_features: int) -> int:
+        """Elements of ``linear_forward_per_channel``'s workspace."""
+        return _whole_rows(out_features, in_features)
+
+    def linear_backward_input(self, dx: Array, dy: Array, weight: Array) -> None:
+        """``dx (N, I) = dy (N, O) @ weight``."""
+        with self._products():
+            np.matmul(_rows(dy, weight.shape[0]), weight, out=_rows(dx, weight.shape[1]))
+
+    def linear_backward_weight(self, dweight: Array, dy: Array, x: Array, accumulate: bool, workspace: Array) -> None:
+        """``dweight (O, I) (+)= dy.T @ x``; adding goes by tiles of rows, because a product can only overwrite."""
+        out_features, in_features = dweight.shape
+        upstream, source = _rows(dy, out_features).T, _rows(x, in_features)
+        if not accumulate:
+            with self._products():
+                np.matmul(upstream, source, out=dweight)
+            return
+        step = workspace.size // in_features
+        for low in range(0, out_features, step):
+            high = min(out_features, low + step)
+            tile = workspace[: (high - low) * in_features].reshape(-1, in_features)
+            with self._products():
+                np.matmul(upstream[low:high], source, out=tile)
+            self._add(dweight[low:high], tile)
+
+    def linear_backward_weight_workspace(self, rows: int, out_features: int, in_features: int) -> int:
+        """Elements of ``linear_backward_weight``'s workspace: enough rows for products at full speed."""
+        return max(1, min(out_features, 2 * TILE_ELEMENTS // in_features)) * in_features
+
+    def linear_backward_bias(self, dbias: Array, dy: Array, accumulate: bool, workspace: Array) -> None:
+        """``dbias (O,) (+)= dy.sum(axis=0)``."""
+        if not accumulate:
+            dbias.fill(0.0)
+        with self._products():
+            self.column_sums(dbias, _rows(dy, dbias.size), workspace[: dbias.size])
+
+    def linear_backward_bias_workspace(self, rows: int, out_features: int) -> int:
+        """Elements of ``linear_backward_bias``'s workspace."""
+        return out_features
+
+    @contextmanager
+    def _products(self) -> Iterator[None]:
+        """BLAS at as many threads as there are workers."""
+        blas = blas_threads()
+        previous = blas.begin(self.workers.threads)
+        try:
+            with np.errstate(all="ignore"):
+                yield
+        finally:
+            blas.end(previous)
+
+    def _widen(self, tile: Array, weight: Array) -> None:
+        def body(start: int, stop: int, scratch: Array) -> None:
+            widen_float8(tile[start:stop], weight[start:stop])
+
+        self.for_tiles(weight.shape[0], weight.shape[1], body, passes=5)
+
+    def _add(self, output: Array, x: Array) -> None:
+        def body(start: int, stop: int, scratch: Array) -> None:
+            np.add(output[start:stop], x[start:stop], out=output[start:stop])
+
+        self.for_tiles(x.shape[0], x.shape[1], body, passes=1)
+
+    def _add_row(self, output: Array, row: Array) -> None:
+        def body(start: int, stop: int, scratch: Array) -> None:
+            np.add(output[start:stop], row, out=output[start:stop])
+
+        self.for_tiles(output.shape[0], output.shape[1], body, passes=1)
+
+    def _multiply_row(self, output: Array, row: Array) -> None:
+        def body(start: int, stop: int, scratch: Array) -> None:
+            np.multiply(output[start:stop], row, out=output[start:stop])
+
+        self.for_tiles(output.shape[0], output.shape[1], body, passes=1)
+
+
+def _rows(x: Array, columns: int) -> Array:
+    """``x`` with its leading axes flattened."""
+    return x.reshape(x.size // columns, columns)
+
+
+def _whole_rows(rows: int, columns: int) -> int:
+    """As many whole rows as fit the common tile, at least one."""
+    return tile_elements(rows, columns) // columns * columns
+
+
+def _multiply_transposed(output: Array, x: Array, weight: Array) -> None:
+    """``output (N, O) = x (N, I) @ weight.T``; a single row as a matrix-vector product, which decodes faster."""
+    if x.shape[0] == 1:
+        np.matmul(weight, x[0], out=output[0])
+    else:
+        np.matmul(x, weight.T, out=output)

@@ -1,0 +1,225 @@
+"""Layer norm and RMS norm over the last axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from mila.kernels.cpu.family import CpuFamily
+from mila.kernels.cpu.workers import TILE_ELEMENTS, split, tile_elements, worker_workspace
+from mila.kernels.signatures import Array
+
+#: Rows of C elements that each worker needs beside its tile in a backward pass: two sums and one product.
+_SUM_ROWS = 3
+
+
+class CpuNormalization(CpuFamily):
+    """The norms of ``NormalizationKernels`` in NumPy."""
+
+    def layer_norm_forward(
+        self, output: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
+    ) -> None:
+        """``y = (x - mean) * rstd * weight + bias`` with biased variance.
+
+        ``mean``, ``rstd``: (N,); ``output`` may be ``x``.
+        """
+        columns = weight.size
+        target, source = output.reshape(-1, columns), x.reshape(-1, columns)
+
+        def body(start: int, stop: int, scratch: Array) -> None:
+            y, centre, spread = target[start:stop], mean[start:stop], rstd[start:stop]
+            self.row_sums(centre, source[start:stop])
+            centre /= columns
+            np.subtract(source[start:stop], centre[:, None], out=y)
+            np.vecdot(y, y, out=spread)
+            _invert_root(spread, columns, epsilon)
+            y *= spread[:, None]
+            y *= weight
+            if bias is not None:
+                y += bias
+
+        self.for_tiles(source.shape[0], columns, body)
+
+    def layer_norm_backward(
+        self,
+        dx: Array,
+        dweight: Array | None,
+        dbias: Array | None,
+        mean: Array,
+        rstd: Array,
+        dy: Array,
+        x: Array,
+        weight: Array,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """``dx = rstd (g - mean(g) - xhat mean(g xhat))``, ``g = dy weight``; ``None`` for a frozen parameter.
+
+        ``accumulate`` speaks of ``dweight`` and ``dbias``. With c = x - mean and P = dy c, all sums are matrix-vector
+        products: ``mean(g) = dy weight / C``, ``mean(g xhat) = rstd P weight / C``, ``dweight = rstd P``; so
+        ``dx = rstd (dy weight - mean(g) - c rstd² (P weight) / C)`` takes few passes over a tile.
+        """
+        columns = weight.size
+        target, upstream, source = (array.reshape(-1, columns) for array in (dx, dy, x))
+
+        def tile(start: int, stop: int, centred: Array, sums: Array, rows: Array) -> None:
+            d, g, spread = target[start:stop], upstream[start:stop], rstd[start:stop]
+            along, average = rows
+            np.subtract(source[start:stop], mean[start:stop, None], out=centred)
+            np.multiply(g, centred, out=d)
+            if dweight is not None:
+                np.matmul(spread, d, out=sums[2])
+                sums[0] += sums[2]
+            if dbias is not None:
+                self.column_sums(sums[1], g, sums[2])
+            np.matmul(d, weight, out=along)
+            _scale_projection(along, spread, columns)
+            np.matmul(g, weight, out=average)
+            average /= columns
+            centred *= along[:, None]
+            centred += average[:, None]
+            np.multiply(g, weight, out=d)
+            d -= centred
+            d *= spread[:, None]
+
+        self._backward(tile, source.shape[0], columns, dweight, dbias, accumulate, workspace)
+
+    def layer_norm_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``layer_norm_backward``'s workspace."""
+        return _backward_workspace(rows, columns)
+
+    def rms_norm_forward(
+        self,
+        output: Array,
+        rstd: Array,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        epsilon: float,
+        unit_offset: float,
+        workspace: Array,
+    ) -> None:
+        """``y = x * rstd * (weight + unit_offset) + bias``, ``rstd = 1 / sqrt(mean(x²) + epsilon)``.
+
+        ``rstd``: (N,); ``output`` may be ``x``.
+        """
+        columns = weight.size
+        target, source = output.reshape(-1, columns), x.reshape(-1, columns)
+        factor = _offset_weight(weight, unit_offset, workspace)
+
+        def body(start: int, stop: int, scratch: Array) -> None:
+            y, part, spread = target[start:stop], source[start:stop], rstd[start:stop]
+            np.vecdot(part, part, out=spread)
+            _invert_root(spread, columns, epsilon)
+            np.multiply(part, spread[:, None], out=y)
+            y *= factor
+            if bias is not None:
+                y += bias
+
+        self.for_tiles(source.shape[0], columns, body)
+
+    def rms_norm_forward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``rms_norm_forward``'s workspace: the offset weight."""
+        return columns
+
+    def rms_norm_backward(
+        self,
+        dx: Array,
+        dweight: Array | None,
+        dbias: Array | None,
+        rstd: Array,
+        dy: Array,
+        x: Array,
+        weight: Array,
+        unit_offset: float,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """``dx = rstd g - x rstd³ mean(g x)``, ``g = dy (weight + unit_offset)``; ``None`` for a frozen parameter."""
+        columns = weight.size
+        target, upstream, source = (array.reshape(-1, columns) for array in (dx, dy, x))
+        factor = _offset_weight(weight, unit_offset, workspace)
+
+        def tile(start: int, stop: int, scaled: Array, sums: Array, rows: Array) -> None:
+            d, g, spread, along = target[start:stop], upstream[start:stop], rstd[start:stop], rows[0]
+            np.multiply(g, source[start:stop], out=d)
+            if dweight is not None:
+                np.matmul(spread, d, out=sums[2])
+                sums[0] += sums[2]
+            if dbias is not None:
+                self.column_sums(sums[1], g, sums[2])
+            np.matmul(d, factor, out=along)
+            _scale_projection(along, spread, columns)
+            np.multiply(source[start:stop], along[:, None], out=scaled)
+            np.multiply(g, factor, out=d)
+            d -= scaled
+            d *= spread[:, None]
+
+        self._backward(tile, source.shape[0], columns, dweight, dbias, accumulate, workspace[columns:])
+
+    def rms_norm_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``rms_norm_backward``'s workspace."""
+        return columns + _backward_workspace(rows, columns)
+
+    def _backward(
+        self,
+        tile: Callable[[int, int, Array, Array, Array], None],
+        rows: int,
+        columns: int,
+        dweight: Array | None,
+        dbias: Array | None,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """Run ``tile(start, stop, scratch (n, C), sums (3, C), rows (2, n))`` for all rows, then add the sums."""
+        fixed, per_row = _SUM_ROWS * columns, columns + 2
+        count = max(1, min(self.worker_count(rows, columns), workspace.size // (fixed + per_row)))
+        room = (workspace.size // count - fixed) // per_row
+        step = max(1, min(TILE_ELEMENTS // max(2, count) // columns, room))
+
+        def task(index: int) -> None:
+            own = worker_workspace(workspace, index, count)
+            sums, scratch = own[:fixed].reshape(_SUM_ROWS, columns), own[fixed:]
+            sums[:2].fill(0.0)
+            start, stop = split(rows, index, count)
+            for low in range(start, stop, step):
+                size = min(stop - low, step)
+                wide = scratch[: size * columns].reshape(size, columns)
+                tile(low, low + size, wide, sums, scratch[size * columns : size * per_row].reshape(2, size))
+
+        self.run(task, count)
+        for position, gradient in enumerate((dweight, dbias)):
+            if gradient is None:
+                continue
+            if not accumulate:
+                gradient.fill(0.0)
+            for index in range(count):
+                gradient += worker_workspace(workspace, index, count)[position * columns : (position + 1) * columns]
+
+
+def _backward_workspace(rows: int, columns: int) -> int:
+    """A tile with two values for each of its rows, and the sums of one worker."""
+    return tile_elements(rows, columns) // columns * (columns + 2) + _SUM_ROWS * columns
+
+
+def _invert_root(spread: Array, columns: int, epsilon: float) -> None:
+    """Turn sums of squares into ``1 / sqrt(mean + epsilon)``."""
+    spread /= columns
+    spread += epsilon
+    np.sqrt(spread, out=spread)
+    np.reciprocal(spread, out=spread)
+
+
+def _scale_projection(along: Array, spread: Array, columns: int) -> None:
+    """Multiply by ``rstd² / C``."""
+    along *= spread
+    along *= spread
+    along /= columns
+
+
+def _offset_weight(weight: Array, unit_offset: float, workspace: Array) -> Array:
+    """``weight + unit_offset`` at the start of ``workspace``, or ``weight`` itself."""
+    if unit_offset == 0.0:
+        return weight
+    return np.add(weight, unit_offset, out=workspace[: weight.size])

@@ -1,0 +1,41 @@
+"""All CPU kernels in one object."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from mila.kernels.cpu.attention import CpuAttention
+from mila.kernels.cpu.dropout import CpuDropout
+from mila.kernels.cpu.elementwise import CpuElementwise
+from mila.kernels.cpu.embedding import CpuEmbedding
+from mila.kernels.cpu.linear import CpuLinear
+from mila.kernels.cpu.loss import CpuLoss
+from mila.kernels.cpu.normalization import CpuNormalization
+from mila.kernels.cpu.optimizer import CpuOptimizer
+from mila.kernels.cpu.rope import CpuRope
+from mila.kernels.cpu.softmax import CpuSoftmax
+from mila.kernels.cpu.workers import Workers
+
+
+class CpuKernels(
+    CpuElementwise,
+    CpuDropout,
+    CpuLinear,
+    CpuNormalization,
+    CpuSoftmax,
+    CpuEmbedding,
+    CpuAttention,
+    CpuRope,
+    CpuLoss,
+    CpuOptimizer,
+):
+    """``Kernels`` in NumPy, on ``threads`` threads. One object may serve several networks and several user threads."""
+
+    #: Stored dtypes of networks that the CPU computes in.
+    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
+
+    def __init__(self, threads: int) -> None:
+        """Use ``threads`` threads for every kernel, BLAS included; the threads start when first needed."""
+        super().__init__(Workers(threads))

@@ -1,0 +1,35 @@
+"""Arenas: one allocation each, aligned, with every page touched."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from mila.memory.plan import PlannedBuffer
+
+#: What poisoned bytes hold: a NaN in every float dtype, -1 in every integer one.
+POISON = 0xFF
+
+
+class Arena:
+    """One block from the allocator, seen from its first aligned byte.
+
+    Every page is written at once, so that what fits at build still fits later.
+    """
+
+    def __init__(self, allocate: Callable[[int], NDArray[np.uint8]], size: int, alignment: int, fill: int = 0) -> None:
+        self._block = allocate(size + alignment)
+        skip = -self._block.ctypes.data % alignment
+        self.bytes: NDArray[np.uint8] = self._block[skip : skip + size]
+        self._block.fill(fill)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes taken from the allocator."""
+        return self._block.nbytes
+
+    def flat(self, buffer: PlannedBuffer) -> NDArray[np.generic]:
+        """The one-dimensional array of ``buffer``."""
+        return self.bytes[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)

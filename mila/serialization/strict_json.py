@@ -1,0 +1,113 @@
+"""JSON as the specification has it, read without trust: what the ``json`` module lets pass is refused here.
+
+Refused: text that is not UTF-8, NUL bytes, repeated keys at any level, ``NaN`` and ``Infinity``, integers of many
+digits, lone surrogates, nesting too deep to follow. The Python objects made are in proportion to the text.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import NoReturn
+
+from mila.errors import CheckpointError
+from mila.serialization.failures import refusal, shown
+
+_SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
+_WHITE_SPACE = b" \t\n\r"
+
+
+class _RefusedTextError(ValueError):
+    """Raised inside the hooks of the ``json`` module; carries what came."""
+
+
+def parse_json_object(data: bytes, path: Path | str, *, what: str, longest_integer: int = 20) -> dict[str, object]:
+    """Return the JSON object that `data` holds.
+
+    Args:
+        data: UTF-8 text; white space around the object is allowed.
+        path: the file, for the error.
+        what: what the text is, for the error: ``"header"``.
+        longest_integer: the most digits of an integer; 20 hold every unsigned 64-bit number.
+
+    Raises:
+        CheckpointError: anything else than one strict JSON object.
+    """
+    text = _decode(data, path, what)
+    try:
+        value = json.loads(
+            text,
+            object_pairs_hook=_object_without_repeated_keys,
+            parse_constant=_refuse_constant,
+            parse_int=lambda digits: _integer(digits, longest_integer),
+        )
+    except _RefusedTextError as error:
+        raise refusal(path, expected=f"a {what} of strict JSON", got=str(error)) from None
+    except json.JSONDecodeError as error:
+        got = f"{error.msg} at character {error.pos}"
+        raise refusal(path, expected=f"a {what} of valid JSON", got=got) from None
+    except RecursionError:
+        raise refusal(path, expected=f"a {what} of flat JSON", got="nesting too deep to follow") from None
+    if not isinstance(value, dict):
+        raise refusal(path, expected=f"a {what} that is a JSON object", got=type(value).__name__)
+    if _SURROGATE_ESCAPE.search(text):
+        _refuse_lone_surrogates(value, path, what)
+    return value
+
+
+def _decode(data: bytes, path: Path | str, what: str) -> str:
+    try:
+        text = data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        got = f"byte 0x{data[error.start]:02x} at {error.start}"
+        raise refusal(path, expected=f"a {what} in UTF-8", got=got) from None
+    if not data.lstrip(_WHITE_SPACE).startswith(b"{"):
+        raise _unexpected_start(data, path, what)
+    if "\0" in text:
+        raise refusal(path, expected=f"a {what} padded with spaces", got=f"a NUL byte at {data.index(0)}")
+    return text
+
+
+def _unexpected_start(data: bytes, path: Path | str, what: str) -> CheckpointError:
+    got = shown(data[:16]) if data else "nothing"
+    return refusal(path, expected=f"a {what} that starts with '{{'", got=got)
+
+
+def _object_without_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    result = dict(pairs)
+    if len(result) != len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise _RefusedTextError(f"the key {shown(key)} twice")
+            seen.add(key)
+    return result
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise _RefusedTextError(name)
+
+
+def _integer(digits: str, longest: int) -> int | float:
+    if len(digits.lstrip("-")) > longest:
+        raise _RefusedTextError(f"an integer of {len(digits)} digits")
+    # "-0" is a negative zero: read as 0 it would pass for a size.
+    return -0.0 if digits == "-0" else int(digits)
+
+
+def _refuse_lone_surrogates(value: object, path: Path | str, what: str) -> None:
+    pending: list[object] = [value]
+    while pending:
+        current = pending.pop()
+        if isinstance(current, dict):
+            pending.extend(current)
+            pending.extend(current.values())
+        elif isinstance(current, list):
+            pending.extend(current)
+        elif isinstance(current, str):
+            try:
+                current.encode("utf-8")
+            except UnicodeEncodeError:
+                got = f"half a surrogate pair in {shown(current)}"
+                raise refusal(path, expected=f"a {what} of Unicode text", got=got) from None

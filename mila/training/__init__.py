@@ -1,0 +1,1 @@
+"""Optimizers, schedules, tokenizers and data: what a training run needs beside its network."""

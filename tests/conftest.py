@@ -1,0 +1,45 @@
+"""What every test shares: repeatable hypothesis runs, and skips for what this machine lacks."""
+
+from __future__ import annotations
+
+import importlib.util
+
+import pytest
+from hypothesis import settings
+
+settings.register_profile("mila", deadline=None, derandomize=True, database=None)
+settings.load_profile("mila")
+
+
+def pytest_report_header() -> str:
+    """Say which mila is tested: the installed one, or the checkout."""
+    specification = importlib.util.find_spec("mila")
+    return f"mila from {specification.origin or 'a folder without __init__.py' if specification else 'nowhere'}"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Skip the tests marked ``parity`` or ``gpu`` where torch or a CUDA device is missing."""
+    missing = {"parity": missing_torch(), "gpu": missing_gpu() if any(map(needs_gpu, items)) else None}
+    for item in items:
+        for marker, reason in missing.items():
+            if reason is not None and item.get_closest_marker(marker):
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def needs_gpu(item: pytest.Item) -> bool:
+    return item.get_closest_marker("gpu") is not None
+
+
+def missing_torch() -> str | None:
+    return None if importlib.util.find_spec("torch") else "torch is not installed (pip install '.[parity]')"
+
+
+def missing_gpu() -> str | None:
+    if importlib.util.find_spec("cupy") is None:
+        return "cupy is not installed"
+    import cupy
+
+    try:
+        return None if cupy.cuda.runtime.getDeviceCount() else "no CUDA device"
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"no CUDA device: {error}"

@@ -1,0 +1,22 @@
+"""Every kernel of the CPU with its options; attention and rotary positions have tests of their own."""
+
+from __future__ import annotations
+
+from tests.kernels.elementwise_cases import activation_cases, flat_cases
+from tests.kernels.embedding_cases import embedding_cases, position_cases
+from tests.kernels.linear_cases import linear_cases
+from tests.kernels.loss_cases import loss_cases, optimizer_cases
+from tests.kernels.normalization_cases import layer_norm_cases, rms_norm_cases, softmax_cases
+
+CASES = (
+    *flat_cases(),
+    *activation_cases(),
+    *linear_cases(),
+    *layer_norm_cases(),
+    *rms_norm_cases(),
+    *softmax_cases(),
+    *embedding_cases(),
+    *position_cases(),
+    *loss_cases(),
+    *optimizer_cases(),
+)

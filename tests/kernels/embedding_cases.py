@@ -1,0 +1,111 @@
+"""Cases of the token and position tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from tests.kernels.bench import Bench, Build, Case, Run, wide
+
+from mila.kernels.signatures import Array
+
+_VOCABULARY = 37
+
+
+def _ids(b: Bench, dtype: type[np.signedinteger[Any]]) -> Array:
+    return b.random.integers(0, _VOCABULARY, b.rows).astype(dtype)
+
+
+def embedding_cases() -> Iterator[Case]:
+    """Look-ups and their gradient, for both integer dtypes, with and without scale."""
+
+    def forward(integer: type[np.signedinteger[Any]], scale: float) -> Build:
+        def build(b: Bench) -> Run:
+            table, ids, y = b.array(_VOCABULARY, b.columns), _ids(b, integer), b.empty(b.rows, b.columns)
+            expected = wide(table)[ids] * scale
+            return Run(lambda: b.kernels.embedding_forward(y, table, ids, scale), {"output": y}, {"output": expected})
+
+        return build
+
+    def per_channel(integer: type[np.signedinteger[Any]], scale: float) -> Build:
+        def build(b: Bench) -> Run:
+            table, ids, y = b.float8(_VOCABULARY, b.columns), _ids(b, integer), b.empty(b.rows, b.columns)
+            scales = b.random.uniform(0.01, 0.1, _VOCABULARY).astype(np.float32)
+            workspace = b.workspace(b.kernels.embedding_forward_per_channel_workspace(b.rows, b.columns))
+            expected = (wide(table) * wide(scales)[:, None])[ids] * scale
+            return Run(
+                lambda: b.kernels.embedding_forward_per_channel(y, table, scales, ids, scale, workspace),
+                {"output": y},
+                {"output": expected},
+            )
+
+        return build
+
+    def backward(integer: type[np.signedinteger[Any]], scale: float, accumulate: bool) -> Build:
+        def build(b: Bench) -> Run:
+            dy, ids = b.array(b.rows, b.columns), _ids(b, integer)
+            dtable = (b.array if accumulate else b.empty)(_VOCABULARY, b.columns)
+            expected = wide(dtable) if accumulate else np.zeros(dtable.shape)
+            np.add.at(expected, ids, scale * wide(dy))
+            return Run(
+                lambda: b.kernels.embedding_backward(dtable, dy, ids, scale, accumulate),
+                {"dtable": dtable},
+                {"dtable": expected},
+            )
+
+        return build
+
+    for integer in (np.int32, np.int64):
+        for scale in (1.0, 2.5):
+            options = f"{integer.__name__}-scale={scale}"
+            yield Case(f"embedding_forward-{options}", forward(integer, scale), elementwise=True)
+            yield Case(f"embedding_forward_per_channel-{options}", per_channel(integer, scale), elementwise=True)
+            for accumulate in (False, True):
+                name = f"embedding_backward-{options}-accumulate={accumulate}"
+                yield Case(name, backward(integer, scale, accumulate), elementwise=True)
+
+
+def position_cases() -> Iterator[Case]:
+    """Learned positions at equal and at different starts, and the gathering of last positions."""
+
+    def starts(b: Bench, ragged: bool) -> list[int]:
+        return [4, 0, 7] if ragged else [0, 0, 0]
+
+    def forward(ragged: bool) -> Build:
+        def build(b: Bench) -> Run:
+            x, table, first = b.array(3, b.rows, b.columns), b.array(b.rows + 8, b.columns), starts(b, ragged)
+            y = x if b.alias == "x" else b.empty(*x.shape)
+            expected = wide(x) + np.stack([wide(table)[at : at + b.rows] for at in first])
+            return Run(lambda: b.kernels.position_forward(y, x, table, first), {"output": y}, {"output": expected})
+
+        return build
+
+    def backward(ragged: bool, accumulate: bool) -> Build:
+        def build(b: Bench) -> Run:
+            dy, first = b.array(3, b.rows, b.columns), starts(b, ragged)
+            dtable = (b.array if accumulate else b.empty)(b.rows + 8, b.columns)
+            expected = wide(dtable) if accumulate else np.zeros(dtable.shape)
+            for gradient, at in zip(wide(dy), first, strict=True):
+                expected[at : at + b.rows] += gradient
+            return Run(
+                lambda: b.kernels.position_backward(dtable, dy, first, accumulate),
+                {"dtable": dtable},
+                {"dtable": expected},
+            )
+
+        return build
+
+    def gather(b: Bench) -> Run:
+        x = b.array(3, b.rows + 2, b.columns)
+        y = x.reshape(-1)[: 3 * b.columns].reshape(3, 1, -1) if b.alias == "x" else b.empty(3, 1, b.columns)
+        lengths = [1, b.rows + 2, b.rows + 1]
+        expected = np.stack([wide(x)[row, length - 1] for row, length in enumerate(lengths)])[:, None]
+        return Run(lambda: b.kernels.gather_last(y, x, lengths), {"output": y}, {"output": expected})
+
+    for ragged in (False, True):
+        yield Case(f"position_forward-ragged={ragged}", forward(ragged), ("x",), elementwise=True)
+        for accumulate in (False, True):
+            name = f"position_backward-ragged={ragged}-accumulate={accumulate}"
+            yield Case(name, backward(ragged, accumulate), elementwise=True)
+    yield Case("gather_last", gather, ("x",), elementwise=True)
