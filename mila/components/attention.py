@@ -74,6 +74,11 @@ class Attention(Component[AttentionConfig]):
         """One position where a cache holds the others."""
         return 1 if self.config.kv_cache else length
 
+    @property
+    def accepts_prefill_size(self) -> bool:
+        """Without a cache, a chunk would not see the chunks before it."""
+        return self.config.kv_cache
+
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
         """Output, row statistics or cache, and blocks of scores."""
         (batch, length, _), config, kernels = context.input_shape, self.config, context.kernels

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core import BuildContext, ComponentConfig, ComponentType, LeafContext, Overwrite, Run
 from mila.core.component import Component
 from mila.core.shapes import require_rank
 from mila.kernels.signatures import Array
@@ -32,6 +32,11 @@ class LastPosition(Component[LastPositionConfig]):
         batch, length, width = require_rank(self, context.input_shape, "B, T, C")
         return ((batch, length if self._keeps_all(context) else 1, width),)
 
+    @property
+    def accepts_prefill_size(self) -> bool:
+        """The last position is one of the whole sequence."""
+        return False
+
     def is_identity(self, context: LeafContext) -> bool:
         """Where all positions are asked for and none can be asked for alone."""
         return context.all_logits and not context.is_training
@@ -48,7 +53,8 @@ class LastPosition(Component[LastPositionConfig]):
     def forward_step(self, run: Run, *inputs: Array) -> Array:
         """Gather, or pass on."""
         (x,) = inputs
-        if self.is_inference_mode or run.last_only:
+        context = self.build_context
+        if run.last_only or not (context is None or self._keeps_all(context)):
             result = self.view("output", (x.shape[0], 1, x.shape[2]))
             self.kernels.gather_last(result, x, run.lengths)
             return result
@@ -65,5 +71,5 @@ class LastPosition(Component[LastPositionConfig]):
         return (dx,)
 
     @staticmethod
-    def _keeps_all(context: LeafContext) -> bool:
+    def _keeps_all(context: BuildContext | LeafContext) -> bool:
         return context.is_training or context.all_logits

@@ -42,7 +42,12 @@ class Softmax(Component[SoftmaxConfig]):
 
     def default_prefill_size(self, length: int) -> int:
         """One position unless the softmax runs over positions."""
-        return 1 if self.config.axis == -1 else length
+        return 1 if self.accepts_prefill_size else length
+
+    @property
+    def accepts_prefill_size(self) -> bool:
+        """Only a softmax over the last axis treats positions one by one."""
+        return self.config.axis == -1
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
         """Output over the input, gradient over the output's gradient, where the graph allows it."""

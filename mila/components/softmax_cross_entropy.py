@@ -36,8 +36,12 @@ class SoftmaxCrossEntropy(Component[SoftmaxCrossEntropyConfig]):
     ports = (Port("logits"), Port("targets", is_ids=True))
     output_names = ("loss",)
     reads: ClassVar[tuple[str, ...]] = ("logits", "targets")
-    accepts_prefill_size = False
     required_kernels = ("cross_entropy_forward", "cross_entropy_backward", "integer_range")
+
+    @property
+    def accepts_prefill_size(self) -> bool:
+        """The mean is over all positions."""
+        return False
 
     def input_shapes_of(self, shape: Shape) -> tuple[Shape, ...]:
         """One target per row of logits."""

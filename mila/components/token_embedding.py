@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import ClassVar
 
-import numpy as np
 from pydantic import Field
 
 from mila.components.token_ids import check_token_ids
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Port, Run
 from mila.core.component import Component
-from mila.core.initializers import normal, zeros
+from mila.core.initializers import normal, ones, zeros
 from mila.core.shapes import require_rank
 from mila.core.state import refuse_conversion
-from mila.errors import ConfigurationError, LifecycleError
+from mila.errors import LifecycleError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration, Lifetime, output, parameter, workspace
 from mila.memory.storage import FLOAT8_E4M3, FLOAT32, DType, Shape
-from mila.quantization import PerChannelFp8, quantize_rows
+from mila.quantization import PerChannelFp8, quantize_rows, rows_are_finite
 
 
 class TokenEmbeddingConfig(ParameterizedConfig):
@@ -53,6 +52,8 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         "embedding_forward_per_channel",
         "embedding_backward",
     )
+    #: Whether the scales were computed here, from a float table, and not loaded.
+    _scales_are_derived = False
 
     @property
     def vocab_size(self) -> int:
@@ -74,7 +75,7 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         shape = (self.vocab_size, self.embedding_dim)
         if self.is_quantized:
             yield parameter("wte", shape, FLOAT8_E4M3, zeros, trainable=False)
-            yield parameter("wte_scale", shape[:1], FLOAT32, zeros, trainable=False, companion_of="wte")
+            yield parameter("wte_scale", shape[:1], FLOAT32, ones, trainable=False, companion_of="wte")
         else:
             deviation = self.config.initial_std or self.embedding_dim**-0.5
             yield parameter("wte", shape, self.dtype, normal(deviation), trainable=self.config.trainable)
@@ -139,25 +140,36 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         table_gradient = self.parameter_gradient("wte")
         return None if table_gradient is None else table_gradient.read()
 
-    def on_building(self, context: object) -> None:
-        """A quantized table cannot be drawn: its values come from a file."""
-
-    def refuse_load(self, declaration: Declaration, dtype: DType, names: Iterable[str]) -> str | None:
+    def refuse_load(self, declaration: Declaration, dtype: DType, together: Mapping[str, DType] | None) -> str | None:
         """FP8 bytes need their scales, and scales need FP8 bytes."""
         if not self.is_quantized:
-            return super().refuse_load(declaration, dtype, names)
+            return super().refuse_load(declaration, dtype, together)
         if declaration.name == "wte_scale":
-            return refuse_conversion(dtype, FLOAT32)
+            has_bytes = not self._scales_are_derived if together is None else together.get("wte") == FLOAT8_E4M3
+            return refuse_conversion(dtype, FLOAT32) if has_bytes else "scales without the float8 bytes that they scale"
         if dtype == FLOAT8_E4M3:
-            return None if "wte_scale" in names else "float8 bytes without wte_scale mean nothing"
+            has_scales = together is None or "wte_scale" in together
+            return None if has_scales else "float8 bytes without wte_scale mean nothing"
         return refuse_conversion(dtype, self.dtype)
+
+    def refuse_values(self, declaration: Declaration, values: Array) -> str | None:
+        """Rows to quantize must be finite."""
+        if declaration.dtype != FLOAT8_E4M3 or values.dtype == FLOAT8_E4M3:
+            return super().refuse_values(declaration, values)
+        return None if rows_are_finite(values) else "has values that are not finite and cannot be quantized"
 
     def store_parameter(self, declaration: Declaration, values: Array) -> None:
         """Quantize floats; take FP8 bytes and scales as they are."""
-        if not self.is_quantized or declaration.name == "wte_scale" or values.dtype == FLOAT8_E4M3:
+        if declaration.dtype != FLOAT8_E4M3 or values.dtype == FLOAT8_E4M3:
             super().store_parameter(declaration, values)
             return
-        if not np.isfinite(values.astype(np.float32, copy=False)).all():
-            raise ConfigurationError(f"{self.path}: a table with values that are not finite cannot be quantized")
         quantize_rows(self.parameter_array("wte"), self.parameter_array("wte_scale"), values)
+        self._scales_are_derived = True
         self._missing -= {"wte", "wte_scale"}
+
+    def parameter_stored(self, declaration: Declaration) -> None:
+        """FP8 bytes taken as they are make scales that were derived from other values worthless."""
+        super().parameter_stored(declaration)
+        if declaration.name == "wte" and self._scales_are_derived:
+            self._missing.add("wte_scale")
+        self._scales_are_derived = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from mila.core import lifecycle, state
@@ -56,8 +56,6 @@ class Component(Identity, Generic[ConfigT]):
     reads: ClassVar[tuple[str, ...]] = ()
     #: Whether each position is computed by itself: such a leaf alone is built for one position in inference.
     is_per_position: ClassVar[bool] = False
-    #: Whether it can be built for chunks of a sequence.
-    accepts_prefill_size: ClassVar[bool] = True
     is_composite: ClassVar[bool] = False
     #: Whether forward draws random numbers, so that backward must follow the same run.
     is_random: ClassVar[bool] = False
@@ -73,10 +71,10 @@ class Component(Identity, Generic[ConfigT]):
     ) -> None:
         super().__init__(name, dtype, seed)
         if config is None:
-            config = self.config_class()
+            config = self.config_class()  # type: ignore[assignment]
         if not isinstance(config, self.config_class):
             raise ConfigurationError(f"{name}: expected a {self.config_class.__name__}, got {type(config).__name__}")
-        self.config: ConfigT = config  # type: ignore[assignment]
+        self.config: ConfigT = config
         self._execution: Execution | None = None
         self._build_context: BuildContext | None = None
         self._training_mode = TrainingMode.NORMAL
@@ -114,9 +112,18 @@ class Component(Identity, Generic[ConfigT]):
     def check_context(self, context: BuildContext) -> None:
         """Of a root: raise where it cannot be built for ``context``."""
 
+    def root_buffers(self) -> Iterator[Declaration]:
+        """Of a root: what it holds besides its leaves, as long as it lives."""
+        yield from ()
+
     def default_prefill_size(self, length: int) -> int:
         """Positions that an inference build allocates for where the context does not say."""
         return 1 if self.is_per_position else length
+
+    @property
+    def accepts_prefill_size(self) -> bool:
+        """Whether it can be built for chunks of a sequence."""
+        return True
 
     def optimizer_to_plan(self) -> Optimizer | None:
         """The optimizer whose moments are part of the plan."""
@@ -139,11 +146,25 @@ class Component(Identity, Generic[ConfigT]):
     def store_parameter(self, declaration: Declaration, values: Array) -> None:
         """Write a loaded tensor of the right shape into the parameter; converts between float dtypes."""
         state.convert_into(self.parameter_array(declaration.name), values)
+        self.parameter_stored(declaration)
+
+    def parameter_stored(self, declaration: Declaration) -> None:
+        """Called when a parameter holds loaded values."""
         self._missing.discard(declaration.name)
 
-    def refuse_load(self, declaration: Declaration, dtype: DType, names: Iterable[str]) -> str | None:
-        """Why a tensor of ``dtype`` cannot be loaded when ``names`` are loaded with it; ``None`` when it can."""
+    def refuse_load(self, declaration: Declaration, dtype: DType, together: Mapping[str, DType] | None) -> str | None:
+        """Why a tensor of ``dtype`` cannot be loaded; ``None`` when it can.
+
+        ``together`` are the dtypes of all parameters of this component that are loaded at once, ``None`` where they
+        are loaded one at a time.
+        """
         return state.refuse_conversion(dtype, declaration.dtype)
+
+    def refuse_values(self, declaration: Declaration, values: Array) -> str | None:
+        """Why ``values`` cannot be stored; ``None`` when they can."""
+        if state.overflowing(values, declaration.dtype):
+            return f"has finite values beyond the range of {declaration.dtype.name}"
+        return None
 
     # ------------------------------------------------------------------ hooks
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import numpy as np
 from mila.core.checking import check_gradients, check_inputs
 from mila.core.context import Layout
 from mila.core.planned_build import PlannedBuild, Storage
-from mila.core.schedule import Schedule, ScheduleOptions, trace
+from mila.core.schedule import Schedule, ScheduleOptions, alive, trace
 from mila.errors import ConfigurationError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.arenas import POISON, Arena
@@ -70,7 +71,7 @@ class Execution:
     """Arenas and values of one built root."""
 
     def __init__(self, root: Component[Any], planned: PlannedBuild) -> None:
-        self._root = root
+        self._root_reference = weakref.ref(root)
         self.planned = planned
         self.context = planned.context
         self.schedule = planned.schedule
@@ -89,6 +90,10 @@ class Execution:
         self._record: _ForwardRecord | None = None
         self._checked: dict[tuple[Shape, ...], Schedule] = {tuple(self._built_shapes()): self.schedule}
         self._deaths = self._list_deaths() if poisoned else {}
+
+    @property
+    def _root(self) -> Component[Any]:
+        return alive(self._root_reference)
 
     # ------------------------------------------------------------------ arrays
 
@@ -126,7 +131,6 @@ class Execution:
     def forward(self, inputs: tuple[Array, ...], position: Position | None = None) -> tuple[Array, ...]:
         """Run the whole schedule; returns the root's outputs."""
         root = self._root
-        self._record = None
         arrays = check_inputs(root, root.ports, inputs, self._built_shapes())
         schedule = self._schedule_for(tuple(array.shape for array in arrays))
         training = self.context.is_training and not root.is_eval_mode
@@ -142,9 +146,8 @@ class Execution:
     ) -> tuple[Array, ...]:
         """Run the schedule up to the outputs of ``component``, whose inputs come first among the root's, as in EVAL."""
         root = self._root
-        self._record = None
         arrays = check_inputs(root, component.ports, inputs, self._built_shapes())
-        rest = [arrays[0].shape] * (len(root.ports) - len(arrays))
+        rest = root.input_shapes_of(arrays[0].shape)[len(arrays) :]
         self._schedule_for((*(array.shape for array in arrays), *rest))
         outputs = self.schedule.component_outputs[component]
         stop = 1 + max(i for i, step in enumerate(self.schedule.steps) if set(step.outputs) & set(outputs))
@@ -154,6 +157,7 @@ class Execution:
     def _walk_forward(self, run: Run, arrays: Sequence[Array], stop: int) -> None:
         values = self._values
         values[: len(arrays)] = arrays
+        self._record = None
         for index, step in enumerate(self.schedule.steps[:stop]):
             made = step.leaf.forward_step(run, *[values[v] for v in step.inputs])  # type: ignore[arg-type]
             for value, array in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True):

@@ -105,16 +105,20 @@ class Identity:
         return 0 if root._execution_context is None else root._execution_context.seed
 
     def adopt(self, parent: Component[Any]) -> None:
-        """Become a child of ``parent``; refused for a component that has a parent or a device, or another dtype."""
+        """Become a child of ``parent``; refused for a component that has a parent or a device."""
         if self._parent is not None:
             raise ConfigurationError(f"{parent.path}.{self.name}: is already part of {self.path}")
         if self._execution_context is not None:
             raise ConfigurationError(
                 f"{parent.path}.{self.name}: a child takes its device from its root; construct it without"
             )
-        if self._dtype is not None and self._dtype != parent.dtype:
-            raise DTypeError(f"{parent.path}.{self.name}: expected the root's dtype {parent.dtype}, got {self._dtype}")
         self._parent = weakref.ref(parent)
+
+    def check_dtypes(self) -> None:
+        """Raise :class:`DTypeError` where a component below a root was given another dtype than the root's."""
+        for component in self.walk():
+            if component._dtype is not None and component._dtype != self.dtype:
+                raise DTypeError(f"{component.path}: expected the root's dtype {self.dtype}, got {component._dtype}")
 
     # ------------------------------------------------------------------ device
 
@@ -174,6 +178,7 @@ class Identity:
         self.get_execution_context().synchronize()
 
     def _check_kernels(self, context: ExecutionContext) -> None:
+        self.check_dtypes()
         if not context.supports(self.dtype):
             names = ", ".join(dtype.name for dtype in context.kernels.dtypes)
             raise DeviceError(f"{self.path}: device {context.device_id} computes {names}, not {self.dtype.name}")

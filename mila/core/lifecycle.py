@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -40,14 +41,21 @@ def planned(component: Component[Any], context: BuildContext) -> PlannedBuild:
     """Validate ``context`` as a build would, and plan."""
     if not isinstance(context, BuildContext):
         raise ConfigurationError(f"{component.path}: expected a BuildContext, got {context!r}")
+    component.check_dtypes()
     component.check_context(context)
     own = component.root._execution_context
-    kernels = own.kernels if own is not None else CpuKernels(1)
+    kernels = own.kernels if own is not None else _kernels_to_plan_with()
     resolved, max_seq_len = _resolve(component, context)
     options = ScheduleOptions(resolved.runtime_mode, component.dtype, kernels, max_seq_len, resolved.all_logits)
     schedule = trace(component, resolved.input_shapes, options)
     alignment = own.alignment if own is not None else ExecutionContext.alignment
     return Planner(component, schedule, resolved, alignment).run(component.optimizer_to_plan())
+
+
+@functools.cache
+def _kernels_to_plan_with() -> CpuKernels:
+    """Kernels that are asked for the sizes of workspaces only, which do not depend on threads."""
+    return CpuKernels(1)
 
 
 def _resolve(component: Component[Any], context: BuildContext) -> tuple[BuildContext, int]:
@@ -239,13 +247,22 @@ def unpack(arrays: tuple[Array, ...]) -> Any:
     return arrays[0] if len(arrays) == 1 else arrays
 
 
+def _status(component: Component[Any]) -> str:
+    if component._build_context is None:
+        return "unbuilt"
+    if component._execution is not None:
+        held = f"{component._execution.planned.plan.reserved_bytes:,} bytes reserved"
+    else:
+        held = f"{live_stats(component).total_bytes:,} bytes occupied"
+    return f"built for {component._build_context.runtime_mode.value}, {held}"
+
+
 def describe(component: Component[Any], depth: int = 0) -> str:
     """The nested form of ``repr``: safe in every state."""
-    built = component._build_context
-    status = "unbuilt" if built is None else built.runtime_mode.value
-    count = sum(d.elements for c in component.walk() for d in c.parameters() if d.companion_of is None)
-    held = "" if built is None else f", {live_stats(component).total_bytes:,} bytes"
-    head = f"{type(component).__name__}({component.name!r}, {count:,} parameters, {status}{held}"
+    count = component.parameter_count()
+    size = sum(d.nbytes for c in component.walk() for d in c.parameters())
+    head = f"{type(component).__name__}({component.name!r}, {count:,} parameters"
+    head += f" of {format_bytes(size)}, {_status(component)}" if depth == 0 else ""
     if not component.components:
         fields = ", ".join(f"{name}={value!r}" for name, value in component.config)
         return f"{head}, {fields})" if fields else f"{head})"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mila.core.context import BuildContext
-from mila.core.schedule import Schedule
+from mila.core.schedule import ByComponent, Schedule, alive
 from mila.kernels.signatures import Array, Kernels
 from mila.memory.declarations import Declaration
 from mila.memory.plan import MemoryPlan
@@ -45,15 +46,24 @@ class Optimizer(Protocol):
         """
 
 
-@dataclass(slots=True)
 class Storage:
-    """Bytes with one owner; several declarations may name them."""
+    """Bytes with one owner, which they do not keep alive; several declarations may name them."""
 
-    owner: Component[Any]
-    declaration: Declaration
-    arena: str
-    intervals: list[tuple[int, int]]
-    offset: int = -1
+    __slots__ = ("_owner", "arena", "declaration", "intervals", "offset")
+
+    def __init__(
+        self, owner: Component[Any], declaration: Declaration, arena: str, intervals: list[tuple[int, int]]
+    ) -> None:
+        self._owner = weakref.ref(owner)
+        self.declaration = declaration
+        self.arena = arena
+        self.intervals = intervals
+        self.offset = -1
+
+    @property
+    def owner(self) -> Component[Any]:
+        """The component that declared them."""
+        return alive(self._owner)
 
     def extend_to(self, step: int) -> None:
         """Live at least until ``step``."""
@@ -78,7 +88,7 @@ class PlannedBuild:
     schedule: Schedule
     context: BuildContext
     storages: list[Storage]
-    names: dict[Component[Any], dict[str, Storage]]
+    names: ByComponent[dict[str, Storage]]
     values: list[Storage | None]
     zero_gradients: dict[int, Storage]
     output_gradients: dict[int, Storage]

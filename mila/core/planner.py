@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mila.core.context import BuildContext, Layout, Overwrite
 from mila.core.planned_build import Optimizer, PlannedBuild, Storage
-from mila.core.schedule import Schedule, Step
+from mila.core.schedule import ByComponent, Schedule, Step
 from mila.errors import ConfigurationError
 from mila.memory.declarations import Category, Declaration, Lifetime, Over
 from mila.memory.placement import (
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 @dataclass(slots=True)
 class _Draft:
     storages: list[Storage] = field(default_factory=list)
-    names: dict[Component[Any], dict[str, Storage]] = field(default_factory=dict)
+    names: ByComponent[dict[str, Storage]] = field(default_factory=weakref.WeakKeyDictionary)
     keys: dict[Any, Storage] = field(default_factory=dict)
 
     def add(
@@ -78,6 +79,8 @@ class Planner:
         if self._context.is_training:
             self._plan_backward()
             self._plan_input_gradients()
+        for declaration in self._root.root_buffers():
+            self._draft.add(self._root, declaration, PERSISTENT, [(0, self._last)])
         workspace = self._plan_update(optimizer, trainable)
         arena_bytes, bound, fullest = self._place()
         return PlannedBuild(

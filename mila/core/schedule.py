@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from mila.core.context import LeafContext
 from mila.core.modes import RuntimeMode
-from mila.errors import ConfigurationError
+from mila.errors import ConfigurationError, LifecycleError
 from mila.kernels.signatures import Kernels
 from mila.memory.storage import DType, Shape
 
 if TYPE_CHECKING:
     from mila.core.component import Component
+
+ValueT = TypeVar("ValueT")
+#: Something for each component, which does not keep them alive.
+ByComponent = weakref.WeakKeyDictionary["Component[Any]", ValueT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,14 +32,27 @@ class ScheduleOptions:
     all_logits: bool
 
 
-@dataclass(slots=True)
 class Step:
-    """One leaf, the values it reads and the values it makes."""
+    """One leaf, the values it reads and the values it makes.
 
-    leaf: Component[Any]
-    inputs: tuple[int, ...]
-    outputs: tuple[int, ...]
-    context: LeafContext
+    The leaf is not kept alive: a built root holds its schedule, and must not hold itself through it, or dropping the
+    root would not give its memory back at once.
+    """
+
+    __slots__ = ("_leaf", "context", "inputs", "outputs")
+
+    def __init__(
+        self, leaf: Component[Any], inputs: tuple[int, ...], outputs: tuple[int, ...], context: LeafContext
+    ) -> None:
+        self._leaf = weakref.ref(leaf)
+        self.inputs = inputs
+        self.outputs = outputs
+        self.context = context
+
+    @property
+    def leaf(self) -> Component[Any]:
+        """The component that computes the step."""
+        return alive(self._leaf)
 
 
 @dataclass(slots=True)
@@ -54,8 +72,16 @@ class Schedule:
     is_ids: list[bool] = field(default_factory=list)
     input_count: int = 0
     outputs: tuple[int, ...] = ()
-    component_inputs: dict[Component[Any], tuple[int, ...]] = field(default_factory=dict)
-    component_outputs: dict[Component[Any], tuple[int, ...]] = field(default_factory=dict)
+    component_inputs: ByComponent[tuple[int, ...]] = field(default_factory=weakref.WeakKeyDictionary)
+    component_outputs: ByComponent[tuple[int, ...]] = field(default_factory=weakref.WeakKeyDictionary)
+
+
+def alive(reference: weakref.ref[Component[Any]]) -> Component[Any]:
+    """The component that ``reference`` means."""
+    component = reference()
+    if component is None:
+        raise LifecycleError("the network that this belonged to no longer exists; keep a reference to its root")
+    return component
 
 
 def trace(root: Component[Any], shapes: Mapping[str, Shape], options: ScheduleOptions) -> Schedule:

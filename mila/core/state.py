@@ -128,12 +128,9 @@ def load_parameter(component: Component[Any], name: str, array: Array) -> None:
     where = f"{part.path}: parameter {declaration.name!r}"
     if array.shape != declaration.shape:
         raise ShapeError(f"{where}: expected shape {declaration.shape}, got {array.shape}")
-    names = (d.name for d in part.parameters())
-    reason = part.refuse_load(declaration, array.dtype, names)
+    reason = part.refuse_load(declaration, array.dtype, None) or part.refuse_values(declaration, array)
     if reason is not None:
         raise DTypeError(f"{where}: {reason}")
-    if overflowing(array, declaration.dtype):
-        raise DTypeError(f"{where}: has finite values beyond the range of {declaration.dtype.name}")
     part.store_parameter(declaration, array)
 
 
@@ -157,7 +154,7 @@ def load_tensors(component: Component[Any], source: TensorSource, prefix: str = 
         values = source.read(name)
         if values.dtype == target.dtype:  # the bytes go straight to their place
             source.copy_into(name, target)
-            part._missing.discard(declaration.name)
+            part.parameter_stored(declaration)
         else:
             converted[name] = values.dtype.name
             part.store_parameter(declaration, values)
@@ -183,10 +180,10 @@ def _require_loadable(
             continue
         values = source.read(name)
         prefix = name[: len(name) - len(declaration.name)]
-        siblings = [d.name for d in part.parameters() if prefix + d.name in available]
-        reason = part.refuse_load(declaration, values.dtype, siblings)
-        if reason is None and overflowing(values, declaration.dtype):
-            reason = f"has finite values beyond the range of {declaration.dtype.name}"
+        siblings = (d.name for d in part.parameters() if prefix + d.name in available)
+        together = {sibling: source.read(prefix + sibling).dtype for sibling in siblings}
+        reason = part.refuse_load(declaration, values.dtype, together) or part.refuse_values(declaration, values)
+        source.drop_pages(name)
         if reason is not None:
             problems.append(f"{name}: {reason}")
     problems += [f"unexpected {name}" for name in sorted(_unknown(source, known))]

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import numpy as np
 
-from mila.core import lifecycle
+from mila.core import lifecycle, state
 from mila.core.component import Component
 from mila.core.composite import CompositeComponent
 from mila.core.config import ComponentConfig
@@ -19,8 +20,11 @@ from mila.core.planned_build import Optimizer, PlannedBuild
 from mila.devices import ExecutionContext
 from mila.errors import ConfigurationError, LifecycleError, NonFiniteError
 from mila.kernels.signatures import Array
+from mila.memory.declarations import Category, Declaration, Lifetime
 from mila.memory.plan import GRADIENTS, PARAMETERS
 from mila.memory.storage import Shape, accumulation_dtype
+
+_LOSS_GRADIENT = "loss_gradient"
 
 
 class TrainingStepConfig(ComponentConfig):
@@ -66,13 +70,13 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         self.optimizer = optimizer
         self.update_count = 0
         self.ports = (*network.ports, Port("targets", is_ids=loss.ports[1].is_ids))
-        self._loss_gradient = np.ones(1, network.dtype)
         self._decay_segments: list[tuple[int, int, float]] = []
         network._execution_context = None  # it moves to the step
         try:
             super().__init__(name, dtype=network.dtype, seed=network._seed)
         except BaseException:
             network._execution_context = context
+            network._parent = loss._parent = None
             raise
         if context is not None or device is not None:
             self.set_execution_context(context if context is not None else ExecutionContext(device or "cpu"))
@@ -86,8 +90,12 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         return self.optimizer
 
     def input_shapes_of(self, shape: Shape) -> tuple[Shape, ...]:
-        """Targets are as large as the first input's batch and sequence."""
-        return (*self.network.input_shapes_of(shape), shape)
+        """One target per position of the first input."""
+        return (*self.network.input_shapes_of(shape), shape if self.ports[0].is_ids else shape[:-1])
+
+    def root_buffers(self) -> Iterator[Declaration]:
+        """The gradient of the loss with respect to itself."""
+        yield Declaration(_LOSS_GRADIENT, (1,), self.dtype, Category.GRADIENT, Lifetime.NETWORK)
 
     def check_context(self, context: BuildContext) -> None:
         """Only for training."""
@@ -96,10 +104,15 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
                 f"{self.path}: a training step is built for training; build the network alone for inference"
             )
 
-    def backward(self, *arguments: Array) -> Any:
-        """Gradients of the loss; ``arguments`` are the inputs and targets of the last ``forward``."""
+    def backward(self, *arguments: Array, loss_scale: float = 1.0) -> Any:
+        """Gradients of ``loss_scale * loss``; ``arguments`` are the inputs and targets of the last ``forward``.
+
+        Over ``k`` equal parts of a batch, ``loss_scale=1/k`` adds up to the gradients of the whole batch's mean loss.
+        """
         execution = lifecycle.execution_of(self, "backward")
-        return lifecycle.unpack(execution.backward((*arguments, self._loss_gradient)))
+        loss_gradient = self.view(_LOSS_GRADIENT, (1,))
+        loss_gradient.fill(loss_scale)
+        return lifecycle.unpack(execution.backward((*arguments, loss_gradient)))
 
     def update(self, learning_rate: float) -> float:
         """Clip the gradients and move the parameters; returns the norm of the gradients before clipping.
@@ -135,6 +148,34 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
             self._refuse_non_finite()
         self.update_count += 1
         return norm
+
+    @property
+    def training_run_count(self) -> int:
+        """Forward passes in NORMAL mode since the build: part of the key of dropout masks."""
+        return lifecycle.execution_of(self, "training_run_count").training_runs
+
+    def restore_counts(self, update_count: int, training_run_count: int) -> None:
+        """Go on from the counts of an earlier run, whose parameters and moments were loaded.
+
+        Raises:
+            ConfigurationError: a negative count.
+        """
+        if min(update_count, training_run_count) < 0:
+            raise ConfigurationError(
+                f"{self.path}: expected counts of 0 or more, got {update_count} updates and {training_run_count} runs"
+            )
+        lifecycle.execution_of(self, "restore_counts").training_runs = training_run_count
+        self.update_count = update_count
+
+    def optimizer_moments(self) -> dict[str, Array]:
+        """The optimizer's moments by ``<moment>.<state name of the parameter>``: writable views of their arenas."""
+        self.require_built("optimizer_moments")
+        return {
+            f"{moment}.{name}": part.view(f"{declaration.name}.{moment}", declaration.shape)
+            for moment in self.optimizer.moment_names
+            for name, part, declaration in state.declared_state(self)
+            if part.has_buffer(f"{declaration.name}.{moment}")
+        }
 
     def logits(self, *inputs: Array, position: Position | None = None) -> Array:
         """The network alone, in EVAL, at the last valid position only: (B, 1, V).

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mila.memory.plan import PlannedBuffer
+from mila.errors import OutOfMemoryError
 
 #: What poisoned bytes hold: a NaN in every float dtype, -1 in every integer one.
 POISON = 0xFF
@@ -20,7 +20,10 @@ class Arena:
     """
 
     def __init__(self, allocate: Callable[[int], NDArray[np.uint8]], size: int, alignment: int, fill: int = 0) -> None:
-        self._block = allocate(size + alignment)
+        try:
+            self._block = allocate(size + alignment)
+        except MemoryError:
+            raise OutOfMemoryError(f"memory: the allocator refused {size + alignment:,} bytes") from None
         skip = -self._block.ctypes.data % alignment
         self.bytes: NDArray[np.uint8] = self._block[skip : skip + size]
         self._block.fill(fill)
@@ -29,7 +32,3 @@ class Arena:
     def nbytes(self) -> int:
         """Bytes taken from the allocator."""
         return self._block.nbytes
-
-    def flat(self, buffer: PlannedBuffer) -> NDArray[np.generic]:
-        """The one-dimensional array of ``buffer``."""
-        return self.bytes[buffer.offset : buffer.offset + buffer.nbytes].view(buffer.dtype)

@@ -1,7 +1,7 @@
 """What the cases of the CPU kernels are made of.
 
-A case builds arrays and arguments for a kernel and says what must come out, so that one test body serves all kernels: agreement
-with the formula, in-place variants, numbers of threads, allocations.
+A case builds arrays and arguments for a kernel and says what must come out, so that one test body serves all kernels:
+agreement with the formula, in-place variants, numbers of threads, allocations.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ class Bench:
     rows: int
     columns: int
     alias: str = ""
+    spare_workspace: int = 0
     random: np.random.Generator = field(default_factory=lambda: np.random.default_rng(7))
 
     def array(self, *shape: int) -> Array:
@@ -46,8 +47,8 @@ class Bench:
         return np.full(shape, np.nan, self.dtype)
 
     def workspace(self, elements: int) -> Array:
-        """A workspace of exactly the declared size, in which nothing may be read before it is written."""
-        return np.full(elements, np.nan, self.dtype)
+        """A workspace of the declared size (and more, if asked for): nothing may be read in it before it is written."""
+        return np.full(elements + self.spare_workspace, np.nan, self.dtype)
 
     def float8(self, *shape: int) -> Array:
         """Values of float8_e4m3fn, subnormal ones included."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+
 from tests.kernels import references
 from tests.kernels.bench import Bench, Build, Case, Run, wide
 
@@ -94,9 +95,7 @@ def activation_cases() -> Iterator[Case]:
             workspace = b.workspace(b.kernels.gated_forward_workspace(b.rows, b.columns))
             gate, up = np.split(wide(x), 2, axis=1)
             expected = references.activation(kind, gate, 0.1) * up
-            return Run(
-                lambda: b.kernels.gated_forward(y, x, kind, 0.1, workspace), {"output": y}, {"output": expected}
-            )
+            return Run(lambda: b.kernels.gated_forward(y, x, kind, 0.1, workspace), {"output": y}, {"output": expected})
 
         return build
 
@@ -108,9 +107,7 @@ def activation_cases() -> Iterator[Case]:
             gate, up = np.split(wide(x), 2, axis=1)
             slope, value = references.activation_derivative(kind, gate, 0.1), references.activation(kind, gate, 0.1)
             expected = np.concatenate([wide(dy) * slope * up, wide(dy) * value], axis=1)
-            return Run(
-                lambda: b.kernels.gated_backward(dx, dy, x, kind, 0.1, workspace), {"dx": dx}, {"dx": expected}
-            )
+            return Run(lambda: b.kernels.gated_backward(dx, dy, x, kind, 0.1, workspace), {"dx": dx}, {"dx": expected})
 
         return build
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
-from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 from mila.kernels.signatures import Array
+from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 _VOCABULARY = 37
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
+
 from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from tests.kernels import references
-from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 from mila.kernels.signatures import Array
+from tests.kernels import references
+from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 
 def _targets(b: Bench, ignore_index: int | None, dtype: str) -> Array:
@@ -19,7 +19,7 @@ def _targets(b: Bench, ignore_index: int | None, dtype: str) -> Array:
 
 
 def loss_cases() -> Iterator[Case]:
-    """Cross-entropy with no ignored targets, with ignored ones inside or outside the vocabulary, and with nothing else."""
+    """Cross-entropy without ignored targets, and with an ignored index inside or outside the vocabulary."""
 
     def forward(ignore_index: int | None, dtype: str) -> Build:
         def build(b: Bench) -> Run:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import numpy as np
-from tests.kernels import references
-from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 from mila.kernels.signatures import Array
+from tests.kernels import references
+from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 _EPSILON = 1e-5
 
@@ -61,9 +61,7 @@ def layer_norm_cases() -> Iterator[Case]:
             workspace = b.workspace(b.kernels.layer_norm_backward_workspace(b.rows, b.columns))
             parameters = outputs.get("dweight"), outputs.get("dbias")
             return Run(
-                lambda: b.kernels.layer_norm_backward(
-                    dx, *parameters, *saved, dy, x, weight, accumulate, workspace
-                ),
+                lambda: b.kernels.layer_norm_backward(dx, *parameters, *saved, dy, x, weight, accumulate, workspace),
                 outputs,
                 expected,
             )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -26,70 +27,62 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 
 def sigmoid(x: Array) -> Array:
     """Logistic function without overflow."""
-    return np.where(x > 0, 1 / (1 + np.exp(-np.abs(x))), np.exp(-np.abs(x)) / (1 + np.exp(-np.abs(x))))
+    small = np.exp(-np.abs(x))
+    return np.where(x > 0, 1, small) / (1 + small)
 
 
 def activation(kind: str, x: Array, alpha: float) -> Array:
     """``f(x)`` by the textbook formula."""
-    if kind == "relu":
-        return np.maximum(x, 0)
-    if kind == "gelu":
-        return x * 0.5 * _erfc(-x / math.sqrt(2))
-    if kind == "gelu_tanh":
-        return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
-    if kind == "quick_gelu":
-        return x * sigmoid(1.702 * x)
-    if kind == "silu":
-        return x * sigmoid(x)
-    if kind == "tanh":
-        return np.tanh(x)
-    if kind == "sigmoid":
-        return sigmoid(x)
-    if kind == "leaky_relu":
-        return np.where(x > 0, x, alpha * x)
-    if kind == "mish":
-        return x * np.tanh(np.logaddexp(0, x))
-    return x.copy()
+    formulas: dict[str, Callable[[], Array]] = {
+        "none": lambda: x.copy(),
+        "relu": lambda: np.maximum(x, 0),
+        "gelu": lambda: x * 0.5 * _erfc(-x / math.sqrt(2)),
+        "gelu_tanh": lambda: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
+        "quick_gelu": lambda: x * sigmoid(1.702 * x),
+        "silu": lambda: x * sigmoid(x),
+        "tanh": lambda: np.tanh(x),
+        "sigmoid": lambda: sigmoid(x),
+        "leaky_relu": lambda: np.where(x > 0, x, alpha * x),
+        "mish": lambda: x * np.tanh(np.logaddexp(0, x)),
+    }
+    return formulas[kind]()
+
+
+def _gelu_tanh_derivative(x: Array) -> Array:
+    t = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
+    slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
+    return np.add(0.5 * (1 + t), 0.5 * x * (1 - t**2) * slope)
 
 
 def activation_derivative(kind: str, x: Array, alpha: float) -> Array:
     """``f'(x)`` by the textbook formula; at a kink the derivative from the left."""
-    if kind == "relu":
-        return (x > 0).astype(np.float64)
-    if kind == "gelu":
-        return 0.5 * (1 + _erf(x / math.sqrt(2))) + x * np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
-    if kind == "gelu_tanh":
-        inner = math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)
-        slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-        return 0.5 * (1 + np.tanh(inner)) + 0.5 * x * (1 - np.tanh(inner) ** 2) * slope
-    if kind == "quick_gelu":
-        s = sigmoid(1.702 * x)
-        return s + 1.702 * x * s * (1 - s)
-    if kind == "silu":
-        s = sigmoid(x)
-        return s + x * s * (1 - s)
-    if kind == "tanh":
-        return 1 - np.tanh(x) ** 2
-    if kind == "sigmoid":
-        return sigmoid(x) * (1 - sigmoid(x))
-    if kind == "leaky_relu":
-        return np.where(x > 0, 1.0, alpha)
-    if kind == "mish":
-        t = np.tanh(np.logaddexp(0, x))
-        return t + x * (1 - t * t) * sigmoid(x)
-    return np.ones_like(x)
+    s, quick, t = sigmoid(x), sigmoid(1.702 * x), np.tanh(np.logaddexp(0, x))
+    density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
+    formulas: dict[str, Callable[[], Array]] = {
+        "none": lambda: np.ones_like(x),
+        "relu": lambda: (x > 0).astype(np.float64),
+        "gelu": lambda: 0.5 * (1 + _erf(x / math.sqrt(2))) + x * density,
+        "gelu_tanh": lambda: _gelu_tanh_derivative(x),
+        "quick_gelu": lambda: quick + 1.702 * x * quick * (1 - quick),
+        "silu": lambda: s + x * s * (1 - s),
+        "tanh": lambda: 1 - np.tanh(x) ** 2,
+        "sigmoid": lambda: s * (1 - s),
+        "leaky_relu": lambda: np.where(x > 0, 1.0, alpha),
+        "mish": lambda: t + x * (1 - t * t) * s,
+    }
+    return formulas[kind]()
 
 
 def softmax(x: Array, axis: int) -> Array:
     """Softmax along ``axis``."""
     shifted = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
-    return shifted / shifted.sum(axis=axis, keepdims=True)
+    return np.divide(shifted, shifted.sum(axis=axis, keepdims=True))
 
 
 def log_sum_exp(x: Array) -> Array:
     """Logarithm of the sum of exponentials of every row."""
     largest = x.max(axis=1)
-    return np.log(np.exp(x - largest[:, None]).sum(axis=1)) + largest
+    return np.add(np.log(np.exp(x - largest[:, None]).sum(axis=1)), largest)
 
 
 def keep_mask(size: int, probability: float, key: int) -> Array:

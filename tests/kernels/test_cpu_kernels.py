@@ -6,10 +6,11 @@ import tracemalloc
 
 import numpy as np
 import pytest
+
+from mila.kernels.cpu import family, normalization
+from mila.kernels.cpu.table import CpuKernels
 from tests.kernels.bench import Bench, Case, Run
 from tests.kernels.cases import CASES
-
-from mila.kernels.cpu.table import CpuKernels
 
 #: Largest error relative to the largest expected magnitude (at least one).
 TOLERANCE = {"float32": 3e-6, "float64": 2e-14}
@@ -56,16 +57,39 @@ def test_gives_the_same_bits_in_place(case: Case, alias: str, dtype: str, shape:
         np.testing.assert_array_equal(in_place.outputs[name], output, err_msg=name)
 
 
+@pytest.fixture
+def small_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every call uses all workers, and each of them works through several tiles."""
+    monkeypatch.setattr(family, "INLINE_ELEMENTS", 1)
+    monkeypatch.setattr(family, "TILE_ELEMENTS", 2000)
+    monkeypatch.setattr(family, "_FREE_TILE_ELEMENTS", 2000)
+    monkeypatch.setattr(normalization, "TILE_ELEMENTS", 2000)
+
+
 @every_case
 @both_dtypes
+@pytest.mark.usefixtures("small_tiles")
 def test_agrees_on_any_number_of_threads(case: Case, dtype: str) -> None:
-    runs = [prepare(case, dtype, (509, 331), threads) for threads in (1, 2, 3)]
+    runs = [prepare(case, dtype, (101, 131), threads) for threads in (1, 2, 3)]
     for run in runs:
         run.call()
         assert_close(run, dtype)
         if case.elementwise:
             for name, output in run.outputs.items():
                 np.testing.assert_array_equal(output, runs[0].outputs[name], err_msg=name)
+
+
+@every_case
+@pytest.mark.usefixtures("small_tiles")
+def test_runs_smaller_than_its_workspace(case: Case) -> None:
+    """A workspace that was sized for more rows and columns serves every smaller call."""
+    for shape in ((0, 5), (1, 131), (57, 31), (101, 1)):
+        if shape[0] == 0 and case.name.startswith("softmax"):
+            continue
+        bench = Bench(KERNELS[2], np.dtype("float32"), *shape, spare_workspace=40_000)
+        run = case.build(bench)
+        run.call()
+        assert_close(run, "float32")
 
 
 @every_case

@@ -31,6 +31,7 @@ class Faults:
         self.error = error
         self.count = 0
         self.fired: str | None = None
+        self.log: list[tuple[str, str]] = []
         self.files: list[BinaryIO] = []
         self.locks: list[int] = []
 
@@ -43,6 +44,7 @@ class Faults:
                 self.count += 1
                 self.fail(name, arguments)
             self.count += 1
+            self.log.append((name, str(getattr(arguments[0], "name", arguments[0]))))
             result = operation(*arguments)
             if name == "open_file":
                 self.files.append(result)

@@ -144,6 +144,36 @@ def test_an_error_at_any_operation_is_one_clear_error_or_none(
     assert {"create_file", "open_file", "write", "flush", "synchronize_file", "close", "replace"} <= failed_at
 
 
+def test_everything_is_on_the_medium_before_it_gets_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "target"
+    save_file(path, OLD)
+    path.chmod(0o600)
+    with faults(-1, None) as plan:
+        save_file(path, NEW)
+    steps = [name for name, _ in plan.log if name not in ("list_folder", "lock", "write")]
+    assert steps == [
+        "create_file", "open_file", "flush", "synchronize_file", "change_mode", "close", "replace", "synchronize_path",
+    ]  # fmt: skip
+    assert plan.log[-1] == ("synchronize_path", tmp_path.name)
+
+
+def test_an_archive_gets_its_manifest_last_and_is_on_the_medium_before_it_gets_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "target"
+    with faults(-1, None) as plan:
+        save_archive(path, NEW)
+    files = ["state.json", "weights.safetensors", "manifest.json"]
+    created = [name for step, name in plan.log if step == "create_file"]
+    assert [next(file for file in files if f".{file}." in name) for name in created] == files
+    names = [step for step, _ in plan.log]
+    renamed = names.index("rename")
+    synchronized = [name for step, name in plan.log[:renamed] if step == "synchronize_path"]
+    last = len(names[:renamed]) - names[:renamed][::-1].index("replace")
+    after_the_manifest = [name for step, name in plan.log[last:renamed] if step == "synchronize_path"]
+    assert {*files, "model"} <= set(synchronized)
+    assert {*files, "model"} <= set(after_the_manifest)
+    assert plan.log[renamed + 1 :] == [("synchronize_path", tmp_path.name)]
+
+
 def test_resuming_finds_the_folder_a_killed_writer_moved_aside(tmp_path: Path) -> None:
     save_archive(tmp_path / "step-1", OLD)
     save_archive(tmp_path / "step-2", NEW)

@@ -23,7 +23,7 @@ class BlasThreads:
     """Process-wide number of BLAS threads; use ``blas_threads()``, there is one BLAS in a process.
 
     ``begin`` and ``end`` bracket a region with another number. Regions nest, and may overlap between user threads: the
-    number that was set before the first of them returns when the last one ends.
+    smallest number of all open regions holds, and when the last one ends, the number from before the first returns.
     """
 
     def __init__(self, get: Callable[[], int] | None, put: Callable[[int], None] | None) -> None:
@@ -31,9 +31,9 @@ class BlasThreads:
         self._get = get
         self._put = put
         self._lock = threading.Lock()
-        self._regions = 0
+        self._regions: list[int] = []
         self._outside = 0
-        self._count = 0
+        self._current = 0
         if get is not None and hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._after_fork)
 
@@ -48,36 +48,34 @@ class BlasThreads:
         return 0 if self._get is None else self._get()
 
     def begin(self, count: int) -> int:
-        """Set ``count`` threads and return what ``end`` has to be given."""
-        if self._get is None or self._put is None:
-            return 0
-        with self._lock:
-            if self._regions == 0:
-                self._outside = self._count = self._get()
-            self._regions += 1
-            previous = self._count
-            if previous != count:
-                self._put(count)
-                self._count = count
-        return previous
+        """Open a region of at most ``count`` threads and return what ``end`` has to be given."""
+        if self._get is not None:
+            with self._lock:
+                if not self._regions:
+                    self._outside = self._current = self._get()
+                self._regions.append(count)
+                self._apply(min(self._regions))
+        return count
 
-    def end(self, previous: int) -> None:
-        """Return to the number before the matching ``begin``."""
-        if self._put is None:
-            return
-        with self._lock:
-            self._regions -= 1
-            count = previous if self._regions else self._outside
-            if count != self._count:
-                self._put(count)
-                self._count = count
+    def end(self, region: int) -> None:
+        """Close a region; one that a fork has closed already may be closed again."""
+        if self._get is not None:
+            with self._lock:
+                if region in self._regions:
+                    self._regions.remove(region)
+                    self._apply(min(self._regions, default=self._outside))
+
+    def _apply(self, count: int) -> None:
+        if count != self._current and self._put is not None:
+            self._put(count)
+            self._current = count
 
     def _after_fork(self) -> None:
         """Leave the regions of the parent's other threads, which do not exist in the child."""
         self._lock = threading.Lock()
-        if self._regions and self._put is not None:
-            self._put(self._outside)
-        self._regions = 0
+        if self._regions:
+            self._regions.clear()
+            self._apply(self._outside)
 
 
 @functools.cache

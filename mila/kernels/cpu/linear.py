@@ -86,12 +86,12 @@ class CpuLinear(CpuFamily):
     def _products(self) -> Iterator[None]:
         """BLAS at as many threads as there are workers."""
         blas = blas_threads()
-        previous = blas.begin(self.workers.threads)
+        region = blas.begin(self.workers.threads)
         try:
             with np.errstate(all="ignore"):
                 yield
         finally:
-            blas.end(previous)
+            blas.end(region)
 
     def _widen(self, tile: Array, weight: Array) -> None:
         def body(start: int, stop: int, scratch: Array) -> None:

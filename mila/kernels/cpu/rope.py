@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -11,7 +12,9 @@ from mila.kernels.cpu.workers import INLINE_ELEMENTS, split, tile_elements, work
 from mila.kernels.signatures import Array
 
 #: Positions whose angles are computed at a time.
-TABLE_ROWS = 64
+TABLE_ROWS: Final = 64
+#: Copies of the rotated heads in scratch memory: cosines, sines, partners.
+ROW_COPIES: Final = 3
 
 
 class CpuRope(CpuFamily):
@@ -47,47 +50,66 @@ class CpuRope(CpuFamily):
         """
         batch, length, _ = x.shape
         needed = self.rope_workspace(length, heads, head_dim)
-        rows = batch * length
-        parts = 1 if rows * heads * head_dim < INLINE_ELEMENTS else min(self.workers.threads, rows)
-        parts = min(parts, max(1, needed // (heads * head_dim)))
+        row = ROW_COPIES * heads * head_dim
+        parts = 1 if batch * length * heads * head_dim < INLINE_ELEMENTS else min(self.workers.threads, length)
+        parts = min(parts, needed // row)
+        step = max(1, needed // max(2, parts) // row)
 
         def work(index: int) -> None:
+            start, stop = split(length, index, parts)
             scratch = worker_workspace(workspace[:needed], index, parts)
-            start, stop = split(rows, index, parts)
-            step = scratch.size // (heads * head_dim)
-            while start < stop:
-                b, position = divmod(start, length)
-                count = min(step, stop - start, length - position)
-                angles = slice(starts[b] + position, starts[b] + position + count)
-                block = np.s_[b, position : position + count]
-                _rotate(output[block], x[block], cosine[angles], sine[angles], heads, head_dim, inverse, scratch)
-                start += count
+            for low in range(start, stop, step):
+                high = min(stop, low + step)
+                turn = _Turn(scratch, high - low, heads, cosine.shape[1])
+                spread = None
+                for b in range(batch):
+                    if starts[b] != spread:
+                        spread = starts[b]
+                        angles = slice(spread + low, spread + high)
+                        turn.set_angles(cosine[angles], sine[angles], inverse)
+                    turn.apply(output[b, low:high], x[b, low:high], head_dim)
 
         self.run(work, parts)
 
     def rope_workspace(self, length: int, heads: int, head_dim: int) -> int:
-        """Elements of ``rope``'s workspace: one tile of rows of the rotated heads."""
-        return tile_elements(length, heads * head_dim)
+        """Elements of ``rope``'s workspace: tiles of the rotated heads and their angles."""
+        return tile_elements(length, ROW_COPIES * heads * head_dim)
 
 
-def _rotate(
-    output: Array, x: Array, cosine: Array, sine: Array, heads: int, head_dim: int, inverse: bool, scratch: Array
-) -> None:
-    """Rotate ``x (rows, W)`` into ``output`` by the angles of ``cosine``, ``sine`` (rows, rotary_dim / 2)."""
-    rows, half = cosine.shape
-    width = heads * head_dim
-    if not np.may_share_memory(output, x):
-        np.copyto(output[:, width:], x[:, width:])
-        split_shape = (rows, heads, head_dim)
-        np.copyto(
-            output[:, :width].reshape(split_shape)[:, :, 2 * half :],
-            x[:, :width].reshape(split_shape)[:, :, 2 * half :],
-        )
-    pairs = x[:, :width].reshape(rows, heads, head_dim)[:, :, : 2 * half].reshape(rows, heads, 2, half)
-    turned = output[:, :width].reshape(rows, heads, head_dim)[:, :, : 2 * half].reshape(rows, heads, 2, half)
-    crossed = scratch[: rows * heads * 2 * half].reshape(rows, heads, 2, half)
-    np.multiply(pairs, sine[:, None, None], out=crossed)
-    np.multiply(pairs, cosine[:, None, None], out=turned)
-    first, second = (np.add, np.subtract) if inverse else (np.subtract, np.add)
-    first(turned[:, :, 0], crossed[:, :, 1], out=turned[:, :, 0])
-    second(turned[:, :, 1], crossed[:, :, 0], out=turned[:, :, 1])
+class _Turn:
+    """A block of positions in scratch memory.
+
+    The angles are repeated for every head, once for all rows of the batch that stand at the same positions, so that the
+    products run over long rows.
+    """
+
+    __slots__ = ("_cosine", "_partners", "_sine")
+
+    def __init__(self, scratch: Array, rows: int, heads: int, half: int) -> None:
+        shape = (rows, heads, 2 * half)
+        size = rows * heads * 2 * half
+        self._cosine = scratch[:size].reshape(shape)
+        self._sine = scratch[size : 2 * size].reshape(shape)
+        self._partners = scratch[2 * size : 3 * size].reshape(shape)
+
+    def set_angles(self, cosine: Array, sine: Array, inverse: bool) -> None:
+        """Take ``cosine``, ``sine`` (rows, half); the sine is negated for the element of a pair that it diminishes."""
+        half = cosine.shape[1]
+        self._cosine[..., :half] = self._cosine[..., half:] = cosine[:, None]
+        self._sine[..., :half] = self._sine[..., half:] = sine[:, None]
+        negative = self._sine[..., half:] if inverse else self._sine[..., :half]
+        np.negative(negative, out=negative)
+
+    def apply(self, output: Array, x: Array, head_dim: int) -> None:
+        """``output = x cos + partner (±sin)`` for the first heads of ``x (rows, W)``; what remains is copied."""
+        rows, heads, rotary_dim = self._cosine.shape
+        width, half = heads * head_dim, rotary_dim // 2
+        pairs, turned = (array[:, :width].reshape(rows, heads, head_dim) for array in (x, output))
+        if not np.may_share_memory(output, x):
+            np.copyto(output[:, width:], x[:, width:])
+            np.copyto(turned[..., rotary_dim:], pairs[..., rotary_dim:])
+        np.copyto(self._partners[..., :half], pairs[..., half:rotary_dim])
+        np.copyto(self._partners[..., half:], pairs[..., :half])
+        self._partners *= self._sine
+        np.multiply(pairs[..., :rotary_dim], self._cosine, out=turned[..., :rotary_dim])
+        turned[..., :rotary_dim] += self._partners

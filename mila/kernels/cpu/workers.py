@@ -104,7 +104,7 @@ class Workers:
         """
         count = self._threads if count is None else min(count, self._threads)
         blas = blas_threads()
-        previous = blas.begin(1)
+        region = blas.begin(1)
         try:
             if os.getpid() != self._process:
                 self._forget_parent()
@@ -117,7 +117,7 @@ class Workers:
                 for index in range(count):
                     task(index)
         finally:
-            blas.end(previous)
+            blas.end(region)
 
     def _run_on_helpers(self, task: Task, count: int) -> None:
         while len(self._helpers) < count - 1:

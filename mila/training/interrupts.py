@@ -1,0 +1,34 @@
+"""Ctrl-C that waits for the end of a step."""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+
+
+@contextlib.contextmanager
+def first_interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
+    """In the block, the first SIGINT calls ``stop``, and the next raises ``KeyboardInterrupt`` at once.
+
+    Only the main thread can listen to signals: in others the block runs as it is.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    interrupts = 0
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        nonlocal interrupts
+        interrupts += 1
+        if interrupts > 1:
+            raise KeyboardInterrupt
+        stop()
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)

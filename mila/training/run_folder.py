@@ -1,0 +1,89 @@
+"""The checkpoints of one run: a folder of folders, of which the newest and the best stay."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import shutil
+from pathlib import Path
+
+from mila.errors import CheckpointError
+from mila.serialization import ArchiveMode, ModelArchive, newest_complete
+
+_NAME = re.compile(r"step-(\d{8,})")
+_MANIFEST = "manifest.json"
+
+
+class RunFolder:
+    """Where a run keeps its checkpoints, as ``step-00001200``; made when the first is written."""
+
+    def __init__(self, path: Path | str) -> None:
+        self.path = Path(path)
+
+    def checkpoint_path(self, step: int) -> Path:
+        """Where the checkpoint after ``step`` updates is, or will be."""
+        return self.path / f"step-{step:08d}"
+
+    def create(self) -> None:
+        """Make the folder, and the folders above it.
+
+        Raises:
+            CheckpointError: the operating system refuses.
+        """
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: could not be created: {error.strerror}") from error
+
+    def newest(self) -> Path | None:
+        """The complete checkpoint with most updates, ``None`` where there is none.
+
+        Raises:
+            CheckpointError: the folder exists and cannot be read.
+        """
+        return newest_complete(self.path, "step-*")
+
+    def require_newest(self) -> Path:
+        """As ``newest``.
+
+        Raises:
+            CheckpointError: there is none.
+        """
+        newest = self.newest()
+        if newest is None:
+            raise CheckpointError(f"{self.path}: expected a folder with a complete checkpoint, got none")
+        return newest
+
+    def prune(self, keep_last: int, best_step: int | None) -> tuple[Path, ...]:
+        """Remove all complete checkpoints but the newest ``keep_last`` and the best; returns what was removed.
+
+        Folders that are incomplete are left alone, apart from those that an earlier removal left without a manifest.
+        What the operating system does not let go stays for the next time.
+        """
+        complete = sorted(step for step, path in self._folders() if _is_complete(path))
+        kept = {*complete[-keep_last:], best_step}
+        removed = []
+        for step, path in self._folders():
+            if (step in complete and step not in kept) or not (path / _MANIFEST).exists():
+                _remove(path)
+                removed.append(path)
+        return tuple(removed)
+
+    def _folders(self) -> list[tuple[int, Path]]:
+        found = [(_NAME.fullmatch(path.name), path) for path in self.path.iterdir() if path.is_dir()]
+        return sorted((int(match[1]), path) for match, path in found if match is not None)
+
+
+def _is_complete(path: Path) -> bool:
+    try:
+        with ModelArchive.open(path) as archive:
+            return archive.mode is ArchiveMode.CHECKPOINT
+    except CheckpointError:
+        return False
+
+
+def _remove(path: Path) -> None:
+    """The manifest goes first: a removal that is cut leaves nothing that looks complete."""
+    with contextlib.suppress(OSError):
+        (path / _MANIFEST).unlink(missing_ok=True)
+        shutil.rmtree(path)
