@@ -172,6 +172,9 @@ def _require_same_run(path: Path, state: TrainingState, expected: TrainingState)
     problems = [f"{name} is {found} there and {wanted} here" for name, found, wanted in pairs if found != wanted]
     if problems:
         raise CheckpointError(f"{path}: belongs to another run: " + "; ".join(problems))
+    windows = (state.data.training_tokens - 1) // state.config.sequence_length
+    if state.position.index >= windows:
+        raise CheckpointError(f"{path}: expected a position among {windows} windows, got {state.position.index}")
 
 
 def _require_same_tensors(source: SafetensorsFile, arrays: Mapping[str, Array]) -> None:

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import re
-import shutil
 from pathlib import Path
 
 from mila.errors import CheckpointError
-from mila.serialization import ArchiveMode, ModelArchive, newest_complete
+from mila.serialization import ArchiveMode, ModelArchive, filesystem, newest_complete
 
 _NAME = re.compile(r"step-(\d{8,})")
 _MANIFEST = "manifest.json"
@@ -85,5 +84,6 @@ def _is_complete(path: Path) -> bool:
 def _remove(path: Path) -> None:
     """The manifest goes first: a removal that is cut leaves nothing that looks complete."""
     with contextlib.suppress(OSError):
-        (path / _MANIFEST).unlink(missing_ok=True)
-        shutil.rmtree(path)
+        if (path / _MANIFEST).exists():
+            filesystem.remove_file(path / _MANIFEST)
+        filesystem.remove_tree(path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Callable
 
@@ -28,13 +29,14 @@ _erfc = np.vectorize(math.erfc, otypes=[np.float64])
 def sigmoid(x: Array) -> Array:
     """Logistic function without overflow."""
     small = np.exp(-np.abs(x))
-    return np.where(x > 0, 1, small) / (1 + small)
+    ratio: Array = np.where(x > 0, 1, small) / (1 + small)
+    return ratio
 
 
 def activation(kind: str, x: Array, alpha: float) -> Array:
     """``f(x)`` by the textbook formula."""
     formulas: dict[str, Callable[[], Array]] = {
-        "none": lambda: x.copy(),
+        "none": x.copy,
         "relu": lambda: np.maximum(x, 0),
         "gelu": lambda: x * 0.5 * _erfc(-x / math.sqrt(2)),
         "gelu_tanh": lambda: 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))),
@@ -51,7 +53,8 @@ def activation(kind: str, x: Array, alpha: float) -> Array:
 def _gelu_tanh_derivative(x: Array) -> Array:
     t = np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))
     slope = math.sqrt(2 / math.pi) * (1 + 3 * 0.044715 * x**2)
-    return np.add(0.5 * (1 + t), 0.5 * x * (1 - t**2) * slope)
+    derivative: Array = 0.5 * (1 + t) + 0.5 * x * (1 - t**2) * slope
+    return derivative
 
 
 def activation_derivative(kind: str, x: Array, alpha: float) -> Array:
@@ -76,15 +79,18 @@ def activation_derivative(kind: str, x: Array, alpha: float) -> Array:
 def softmax(x: Array, axis: int) -> Array:
     """Softmax along ``axis``."""
     shifted = np.exp(x - x.max(axis=axis, keepdims=True, initial=-np.inf))
-    return np.divide(shifted, shifted.sum(axis=axis, keepdims=True))
+    probabilities: Array = shifted / shifted.sum(axis=axis, keepdims=True)
+    return probabilities
 
 
 def log_sum_exp(x: Array) -> Array:
     """Logarithm of the sum of exponentials of every row."""
     largest = x.max(axis=1)
-    return np.add(np.log(np.exp(x - largest[:, None]).sum(axis=1)), largest)
+    logarithm: Array = np.log(np.exp(x - largest[:, None]).sum(axis=1)) + largest
+    return logarithm
 
 
+@functools.cache
 def keep_mask(size: int, probability: float, key: int) -> Array:
     """The dropout mask, element by element in Python integers."""
     modulus, kept = 1 << 64, []

@@ -14,7 +14,7 @@ from tests.kernels.cases import CASES
 
 #: Largest error relative to the largest expected magnitude (at least one).
 TOLERANCE = {"float32": 3e-6, "float64": 2e-14}
-SHAPES = ((0, 5), (1, 1), (2, 3), (7, 13), (31, 17), (257, 301))
+SHAPES = ((0, 5), (1, 1), (7, 13), (31, 17), (257, 301))
 KERNELS = {threads: CpuKernels(threads) for threads in (1, 2, 3)}
 #: What NumPy's iterators may take: 120 KB for each thread and 120 KB.
 ALLOWED_BYTES = 3 * 120_000
@@ -46,7 +46,10 @@ def test_computes_its_formula(case: Case, dtype: str, shape: tuple[int, int]) ->
     assert_close(run, dtype)
 
 
-@pytest.mark.parametrize(("case", "alias"), [(case, alias) for case in CASES for alias in case.aliases], ids=str)
+@pytest.mark.parametrize(
+    ("case", "alias"),
+    [pytest.param(case, alias, id=f"{case.name}-over-{alias}") for case in CASES for alias in case.aliases],
+)
 @both_dtypes
 @pytest.mark.parametrize("shape", [(7, 13), (257, 301)], ids=str)
 def test_gives_the_same_bits_in_place(case: Case, alias: str, dtype: str, shape: tuple[int, int]) -> None:

@@ -104,16 +104,16 @@ def _attentions() -> Iterator[ComponentCase]:
     yield _attention(
         "window", (1, 13), AttentionConfig(num_heads=3, num_kv_heads=1, head_dim=4, sliding_window=5, scale=0.5)
     )
-    yield _attention("window_of_one", (1, 5), AttentionConfig(num_heads=1, num_kv_heads=1, head_dim=4, sliding_window=1))
+    yield _attention(
+        "window_of_one", (1, 5), AttentionConfig(num_heads=1, num_kv_heads=1, head_dim=4, sliding_window=1)
+    )
     yield _attention("not_causal", (1, 13), AttentionConfig(num_heads=3, num_kv_heads=1, head_dim=4, causal=False))
     yield _attention("one_position", (2, 1), AttentionConfig(num_heads=2, num_kv_heads=1, head_dim=4))
 
 
 def _positions() -> Iterator[ComponentCase]:
     for rotary_dim in (None, 4):
-        config = RopeConfig(
-            num_heads=3, num_kv_heads=1, head_dim=8, theta=500.0, rotary_dim=rotary_dim, max_seq_len=13
-        )
+        config = RopeConfig(num_heads=3, num_kv_heads=1, head_dim=8, theta=500.0, rotary_dim=rotary_dim, max_seq_len=13)
         yield ComponentCase(f"rope_{rotary_dim or 'all'}", Rope, config, ((2, 13, config.packed_width),))
     table = LearnedPositionEncodingConfig(max_seq_len=9, embedding_dim=11)
     yield ComponentCase("positions", LearnedPositionEncoding, table, ((2, 7, 11),))

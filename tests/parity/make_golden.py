@@ -61,9 +61,7 @@ def main() -> None:
     GOLDEN.mkdir(exist_ok=True)
     for name, tensors in golden_tensors():
         path = GOLDEN / f"{name}.safetensors"
-        save_file(
-            {key: array.copy(order="C") for key, array in tensors.items()}, path, {"torch": torch.__version__}
-        )
+        save_file({key: array.copy(order="C") for key, array in tensors.items()}, path, {"torch": torch.__version__})
         print(f"{path.name}: {path.stat().st_size:,} bytes")
 
 

@@ -1,4 +1,7 @@
-"""The same training run in Mila and in PyTorch ends at the same validation loss."""
+"""The same training run in Mila and in PyTorch ends at the same validation loss.
+
+Within 1 % is the promise; the two usually differ by less than a millionth.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,7 @@ import math
 import numpy as np
 import pytest
 
-from mila.core import TrainingMode
+from mila.core import BuildContext, RuntimeMode, TrainingMode
 from mila.kernels.signatures import Array
 from mila.models import GptConfig, LlamaConfig
 from mila.training.adamw import AdamWConfig
@@ -56,8 +59,6 @@ def text() -> TokenSplit:
 
 def initial_parameters(case: ModelCase) -> dict[str, Array]:
     """As Mila draws them."""
-    from mila.core import BuildContext, RuntimeMode
-
     network = new_network(case, "float32")
     network.build(BuildContext(case.shape, RuntimeMode.TRAINING))
     return named_parameters(network)
@@ -88,7 +89,7 @@ def train_mila(case: ModelCase, parameters: dict[str, Array], text: TokenSplit) 
 
 
 def train_torch(case: ModelCase, parameters: dict[str, Array], text: TokenSplit) -> tuple[float, float]:
-    """The same in PyTorch, with its own clipping and fused AdamW."""
+    """The same in PyTorch, with PyTorch's own clipping."""
     from tests.parity.torch_models import cross_entropy
     from tests.parity.torch_runs import build_torch_model, new_optimizer
 

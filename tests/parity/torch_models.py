@@ -231,7 +231,10 @@ def cross_entropy(logits: Tensor, targets: Tensor, ignore_index: int | None = No
 
 
 def clip_gradients(model: Module, maximum_norm: float | None) -> float:
-    """Scale the gradients down to a global norm, where one is given; returns the norm before."""
+    """Scale the gradients down to a global norm, where one is given; returns the norm before.
+
+    ``torch.nn.utils.clip_grad_norm_`` divides by the norm plus 1e-6, which would hide differences of that size.
+    """
     parameters: Iterable[Tensor] = list(model.parameters())
     norm = torch.linalg.vector_norm(
         torch.stack([torch.linalg.vector_norm(p.grad, dtype=torch.float64) for p in parameters if p.grad is not None])

@@ -1,7 +1,7 @@
 """A program that goes on with a run over and over, each time in a process that kills itself at another file operation.
 
 ``python killed_trainer.py FOLDER`` prepares a run in ``FOLDER/start`` and copies it to ``FOLDER/<position>``, where it
-takes one step and writes one checkpoint, until the process kills itself at that operation: every eighth, and all of
+takes one step and writes one checkpoint, until the process kills itself at that operation: every sixteenth, and all of
 the last ones, which give the new checkpoint its name. It prints the operations; ``none`` for the process that was not
 killed.
 """
@@ -20,8 +20,8 @@ from typing import Any
 
 from mila.serialization import filesystem
 
-sys.path.insert(0, str(Path(__file__).parent))
-import tiny_run
+sys.path.append(str(Path(__file__).parents[2]))  # at the end: mila is the installed one
+from tests.training import tiny_run
 
 OPERATIONS = [name for name, value in vars(filesystem).items() if callable(value) and name.islower() and name[0] != "_"]
 CHANGES: dict[str, Any] = {"checkpoint_every": 1, "keep_last": 1}
@@ -93,7 +93,7 @@ def main(folder: Path) -> None:
         said = in_a_process(partial(go_on, copy, position))
         if position < 0:
             count = len(said)
-            chosen = sorted({*range(0, count, 8), *range(count - 16, count)})
+            chosen = sorted({*range(0, count, 16), *range(count - 14, count)})
         print("none" if position < 0 else said)
 
 

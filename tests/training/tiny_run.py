@@ -1,7 +1,7 @@
 """A training run that takes milliseconds, and has all that a resumption could get wrong.
 
-``python tiny_run.py FOLDER UNTIL`` goes on from the newest checkpoint of ``FOLDER``, or starts, and prints the losses and
-gradient norms of its steps as JSON.
+``python tiny_run.py FOLDER UNTIL`` goes on from the newest checkpoint of ``FOLDER``, or starts, and prints the losses
+and gradient norms of its steps as JSON.
 """
 
 from __future__ import annotations

@@ -135,7 +135,8 @@ class Tiling:
         """The largest tiles that the workers' shares of the workspace hold, in enough groups to keep all busy."""
         worthwhile = threads if heads.effort(batch, queries, keys) >= INLINE_EFFORT else 1
         workers = max(1, min(worthwhile, needs.parts // (needs.smallest_rows * needs.row)))
-        capacity = needs.parts // workers // needs.row
+        # A lone worker takes half of the workspace: all of it would no longer stay in its cache.
+        capacity = needs.parts // max(2, workers) // needs.row
         most = max(SHORT_QUERY_ROWS, needs.smallest_rows, -(-queries // QUERY_BLOCKS))
         rows = min(queries, capacity, QUERY_ROWS, most)
         if 32 <= rows < queries:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 
@@ -13,7 +14,11 @@ from mila.kernels.signatures import Array
 TileBody = Callable[[int, int, Array], None]
 
 #: Longest vector of ones that is kept for sums by matrix-vector products.
-_ONES = 4096
+_LONGEST_ONES = 4096
+#: The vectors themselves, by dtype; nobody writes to them.
+_ONES: dict[np.dtype[Any], Array] = {
+    np.dtype(dtype): np.ones(_LONGEST_ONES, dtype) for dtype in (np.float32, np.float64)
+}
 #: Passes over the data that ``INLINE_ELEMENTS`` was measured for.
 _PASSES = 8
 #: Tiles of kernels that need no workspace may be larger.
@@ -21,14 +26,11 @@ _FREE_TILE_ELEMENTS = 2 * TILE_ELEMENTS
 
 
 class CpuFamily:
-    """What the kernel families share. Stateless but for the workers and two constant vectors."""
+    """What the kernel families share. Stateless but for the workers."""
 
     def __init__(self, workers: Workers) -> None:
         """Use ``workers``, which may be shared."""
         self.workers = workers
-        self._ones: dict[np.dtype[np.floating], Array] = {
-            np.dtype(dtype): np.ones(_ONES, dtype) for dtype in (np.float32, np.float64)
-        }
 
     def run(self, task: Task, count: int) -> None:
         """``Workers.run`` with NumPy's floating-point warnings off.
@@ -67,7 +69,7 @@ class CpuFamily:
         that meet at the interpreter lock after every short call wait for each other more than they compute.
         """
         count = self.worker_count(rows, columns, passes)
-        scratch = self._ones[np.dtype(np.float32)][:0] if workspace is None else workspace
+        scratch = _ONES[np.dtype(np.float32)][:0] if workspace is None else workspace
         if per_row:
             count = max(1, min(count, scratch.size // per_row))
         budget = TILE_ELEMENTS if per_row else _FREE_TILE_ELEMENTS
@@ -86,14 +88,14 @@ class CpuFamily:
     def row_sums(self, output: Array, x: Array) -> None:
         """``output (N,) = x (N, C).sum(axis=1)``, by a matrix-vector product where C allows: several times faster."""
         columns = x.shape[1]
-        if columns <= _ONES:
-            np.matmul(x, self._ones[x.dtype][:columns], out=output)
+        if columns <= _LONGEST_ONES:
+            np.matmul(x, _ONES[x.dtype][:columns], out=output)
         else:
             np.add.reduce(x, axis=1, out=output)
 
     def column_sums(self, output: Array, x: Array, row: Array) -> None:
         """``output (C,) += x (N, C).sum(axis=0)`` with a scratch ``row (C,)``."""
-        for low in range(0, x.shape[0], _ONES):
-            part = x[low : low + _ONES]
-            np.matmul(self._ones[x.dtype][: part.shape[0]], part, out=row)
+        for low in range(0, x.shape[0], _LONGEST_ONES):
+            part = x[low : low + _LONGEST_ONES]
+            np.matmul(_ONES[x.dtype][: part.shape[0]], part, out=row)
             output += row

@@ -1,0 +1,37 @@
+"""The commands, put together."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from mila import __version__
+from mila.cli.demo import demo
+from mila.cli.sample import sample
+from mila.cli.train import train
+
+EXIT_CODES = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 does not fit into memory, 130 interrupted."
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"mila {__version__}")
+        raise typer.Exit
+
+
+def _mila(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    """Transformers that know their bytes: plan, train and sample on this machine."""
+
+
+app = typer.Typer(
+    name="mila", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
+)
+app.callback(epilog=EXIT_CODES)(_mila)
+app.command(epilog="Example: mila train book.txt --out run --steps 500")(train)
+app.command(epilog="Example: mila sample run --prompt 'Once upon' --length 200 --temperature 0.8")(sample)
+app.command(epilog="Example: mila demo --seconds 60 --out demo")(demo)

@@ -1,0 +1,70 @@
+"""How a run looks while it runs: a progress bar on a terminal, lines elsewhere, JSON for machines."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from mila.training import CheckpointReport, StepReport, TrainingEvent, ValidationReport
+
+_NAMES = {StepReport: "step", ValidationReport: "validation", CheckpointReport: "checkpoint"}
+Listener = Callable[[TrainingEvent], None]
+
+
+def print_json(document: dict[str, Any]) -> None:
+    """One document, on one line of standard output."""
+    typer.echo(json.dumps(document, default=str))
+    sys.stdout.flush()
+
+
+def print_event(event: TrainingEvent) -> None:
+    """An event as one line of JSON, its kind in ``event``."""
+    print_json({"event": _NAMES[type(event)], **asdict(event)})
+
+
+@contextmanager
+def progress(steps: int, done: int = 0, *, show_lines: bool = True) -> Iterator[Listener]:
+    """Give what draws events: a bar on standard error where that is a terminal, and lines on standard output.
+
+    Args:
+        steps: of the whole run.
+        done: those before.
+        show_lines: print validations and checkpoints.
+    """
+    console = Console(stderr=True)
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[numbers]}"),
+    )
+    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+        task = bar.add_task("training", total=steps, completed=done, numbers="")
+
+        def draw(event: TrainingEvent) -> None:
+            if isinstance(event, StepReport):
+                numbers = f"loss {event.loss:.4f}  {event.tokens_per_second:,.0f} tokens/s"
+                bar.update(task, completed=event.step, numbers=numbers)
+            elif show_lines:
+                typer.echo(line_of(event))
+
+        yield draw
+
+
+def line_of(event: TrainingEvent) -> str:
+    """An event as one line for people."""
+    if isinstance(event, StepReport):
+        return f"step {event.step}: loss {event.loss:.4f}, {event.tokens_per_second:,.0f} tokens/s"
+    if isinstance(event, ValidationReport):
+        best = " (best)" if event.is_best else f" (best {event.best_loss:.4f})"
+        return f"step {event.step}: validation loss {event.loss:.4f}{best}"
+    return f"step {event.step}: checkpoint {event.path}"

@@ -1,0 +1,59 @@
+"""Errors as one line on standard error, and an exit code."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
+from pydantic import ValidationError
+
+from mila.errors import MilaError, OutOfMemoryError
+
+REFUSED = 1
+USAGE = 2
+DOES_NOT_FIT = 3
+INTERRUPTED = 130
+
+P = ParamSpec("P")
+
+
+def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
+    """Turn what a command raises into one line on standard error and an exit code; errors of Mila's own code pass."""
+
+    @functools.wraps(command)
+    def run(*arguments: P.args, **options: P.kwargs) -> None:
+        try:
+            command(*arguments, **options)
+        except OutOfMemoryError as error:
+            raise leave(DOES_NOT_FIT, str(error)) from error
+        except MilaError as error:
+            raise leave(REFUSED, str(error)) from error
+        except ValidationError as error:
+            raise leave(USAGE, options_line(error)) from error
+        except BrokenPipeError as error:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: nothing to flush to
+            raise typer.Exit(REFUSED) from error
+        except OSError as error:
+            place = f"{error.filename}: " if error.filename else ""
+            raise leave(REFUSED, f"{place}{error.strerror or error}") from error
+        except KeyboardInterrupt as error:
+            raise leave(INTERRUPTED, "interrupted") from error
+
+    return run
+
+
+def leave(code: int, message: str) -> typer.Exit:
+    """Print one line on standard error, and return what ends the command."""
+    typer.echo(f"mila: {' '.join(message.split())}", err=True)
+    return typer.Exit(code)
+
+
+def options_line(error: ValidationError) -> str:
+    """The first thing that a config refuses, by the name of its field."""
+    first = error.errors()[0]
+    place = ".".join(str(part) for part in first["loc"])
+    return f"{place}: {first['msg']}" if place else str(first["msg"])

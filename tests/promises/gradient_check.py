@@ -1,0 +1,123 @@
+"""Central differences in float64, against what backward says.
+
+With a step of 1e-6 the truncation error of a smooth function of size 1 is about 1e-12 and the rounding error about
+2⁻⁵³ · |f| / 1e-6 ≈ 1e-10 · |f|, so that a relative tolerance of 1e-6 leaves room for both, and 1e-8 times the size
+of the sum is the floor under which a gradient counts as zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from mila.core import Component, TrainingStep
+from mila.devices import ExecutionContext
+from tests.promises.case import TRAINING, Array, Case
+
+STEP = 1e-6
+RELATIVE_TOLERANCE = 1e-6
+#: Floor, relative to the sum of the magnitudes that the function adds up.
+FLOOR = 1e-8
+#: Elements of each array that are checked one by one, besides two directions through all of them.
+ELEMENTS = 6
+DIRECTIONS = 2
+
+
+def as_tuple(value: Any) -> tuple[Array, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def output_weights(outputs: Sequence[Array], seed: int = 5) -> list[Array]:
+    """Return random gradients, one per output."""
+    generator = np.random.default_rng(seed)
+    return [generator.standard_normal(array.shape).astype(array.dtype) for array in outputs]
+
+
+@dataclass
+class Gradients:
+    """What backward says: of every input, and of every parameter (``None`` where frozen)."""
+
+    inputs: list[Array]
+    parameters: list[Array | None]
+
+
+class Function:
+    """A component as one scalar function of its inputs and parameters.
+
+    A component that draws random numbers is built anew for each evaluation, so that it always makes its first draw.
+    """
+
+    def __init__(self, case: Case, device: ExecutionContext) -> None:
+        self._case = case
+        self._device = device
+        component = self._build()
+        self.inputs = case.inputs(component)
+        self.component = component
+        self.is_random = any(part.is_random for part in component.walk())
+        outputs = as_tuple(component.forward(*self.inputs))
+        self.weights = [] if isinstance(component, TrainingStep) else output_weights(outputs)
+        self.size = sum(float(np.abs(w * y).sum()) for w, y in zip(self.weights, outputs, strict=False)) or 1.0
+        self.parameters = component.get_parameters()
+        self.initial = [array.copy() for array in self.parameters]
+
+    def _build(self) -> Component[Any]:
+        component = self._case.build(self._device, TRAINING, "float64")
+        component.zero_gradients()
+        return component
+
+    def gradients(self) -> Gradients:
+        """Run forward and backward once; returns copies."""
+        component = self._build() if self.is_random else self.component
+        component.forward(*self.inputs)
+        found = as_tuple(component.backward(*self.inputs, *self.weights))
+        parameters = component.get_gradients()
+        return Gradients([a.copy() for a in found], [None if a is None else a.copy() for a in parameters])
+
+    def value(self) -> float:
+        """Evaluate at the present inputs and parameters."""
+        component = self.component
+        if self.is_random:
+            component = self._build()
+            for target, source in zip(component.get_parameters(), self.parameters, strict=True):
+                target[...] = source
+        outputs = as_tuple(component.forward(*self.inputs))
+        if not self.weights:
+            return float(outputs[0][0])
+        return sum(float((w * y).sum()) for w, y in zip(self.weights, outputs, strict=True))
+
+    def slope(self, array: Array, direction: Array) -> float:
+        """Return the central difference along ``direction`` in one input or parameter."""
+        original = array.copy()
+        array += STEP * direction
+        above = self.value()
+        array[...] = original
+        array -= STEP * direction
+        below = self.value()
+        array[...] = original
+        return (above - below) / (2 * STEP)
+
+
+def directions(array: Array, seed: int) -> list[Array]:
+    """Return single elements, and random directions through all elements at once."""
+    generator = np.random.default_rng(seed)
+    chosen = generator.choice(array.size, min(ELEMENTS, array.size), replace=False)
+    units = []
+    for index in chosen:
+        unit = np.zeros(array.size)
+        unit[index] = 1
+        units.append(unit.reshape(array.shape))
+    return units + [generator.standard_normal(array.shape) for _ in range(DIRECTIONS)]
+
+
+def disagreements(function: Function, name: str, array: Array, gradient: Array) -> list[str]:
+    """Return a line for every direction in which the gradient is not the slope."""
+    found = []
+    for index, direction in enumerate(directions(array, seed=len(name))):
+        expected, got = function.slope(array, direction), float((gradient * direction).sum())
+        allowed = RELATIVE_TOLERANCE * max(abs(expected), abs(got)) + FLOOR * function.size
+        if not abs(expected - got) <= allowed:
+            found.append(f"{name}, direction {index}: slope {expected}, gradient {got}")
+    return found
