@@ -1,10 +1,11 @@
-"""The options of ``mila train``, one line each."""
+"""The options of ``mila train``, one line each, and what is made of them."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -68,54 +69,101 @@ PlanOnly = Annotated[bool, typer.Option("--plan-only", help="Print the memory pl
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one document per line.")]
 
 
-def new_network(
-    kind: ModelKind,
-    *,
-    vocab_size: int,
-    width: int,
-    layers: int,
-    heads: int,
-    kv_heads: int | None,
-    hidden_dim: int | None,
-    dropout: float,
-    sequence_length: int,
-    seed: int,
-) -> LanguageModel[GptConfig] | LanguageModel[LlamaConfig]:
+@dataclass(frozen=True)
+class Choices:
+    """The parameters of ``mila train``, under the same names."""
+
+    texts: list[Path]
+    out: Path
+    model: ModelKind
+    width: int
+    layers: int
+    heads: int
+    kv_heads: int | None
+    hidden_dim: int | None
+    dropout: float
+    tokenizer: TokenizerKind
+    pattern: str
+    validation_fraction: float
+    steps: int
+    batch_size: int
+    sequence_length: int
+    accumulation: int
+    learning_rate: float
+    warmup: int
+    schedule: ScheduleKind
+    weight_decay: float
+    clip: float
+    validate_every: int
+    validation_batches: int
+    checkpoint_every: int
+    keep_last: int
+    seed: int
+    resume: bool
+    plan_only: bool
+    as_json: bool
+
+
+def new_network(choices: Choices, vocab_size: int) -> LanguageModel[Any]:
     """The unbuilt network that the options describe.
 
     Raises:
         ConfigurationError: an option of the other network.
         pydantic.ValidationError: sizes that do not fit each other.
     """
-    if kind is ModelKind.GPT:
-        if kv_heads is not None:
+    if choices.model is ModelKind.GPT:
+        if choices.kv_heads is not None:
             raise ConfigurationError("--kv-heads: is an option of --model llama")
         gpt = GptConfig(
             vocab_size=vocab_size,
-            embedding_dim=width,
-            num_layers=layers,
-            num_heads=heads,
-            max_seq_len=sequence_length,
-            hidden_dim=hidden_dim,
-            dropout=dropout,
+            embedding_dim=choices.width,
+            num_layers=choices.layers,
+            num_heads=choices.heads,
+            max_seq_len=choices.sequence_length,
+            hidden_dim=choices.hidden_dim,
+            dropout=choices.dropout,
         )
-        return GptTransformer("gpt", gpt, device="cpu", seed=seed)
-    if dropout:
+        return GptTransformer("gpt", gpt, device="cpu", seed=choices.seed)
+    if choices.dropout:
         raise ConfigurationError("--dropout: is an option of --model gpt")
     llama = LlamaConfig(
         vocab_size=vocab_size,
-        embedding_dim=width,
-        num_layers=layers,
-        num_heads=heads,
-        num_kv_heads=kv_heads,
-        hidden_dim=hidden_dim if hidden_dim is not None else 8 * width // 3,
-        max_seq_len=sequence_length,
+        embedding_dim=choices.width,
+        num_layers=choices.layers,
+        num_heads=choices.heads,
+        num_kv_heads=choices.kv_heads,
+        hidden_dim=8 * choices.width // 3 if choices.hidden_dim is None else choices.hidden_dim,
+        max_seq_len=choices.sequence_length,
     )
-    return LlamaTransformer("llama", llama, device="cpu", seed=seed)
+    return LlamaTransformer("llama", llama, device="cpu", seed=choices.seed)
+
+
+def new_config(choices: Choices) -> TrainerConfig:
+    """The config of the trainer that the options describe.
+
+    Raises:
+        pydantic.ValidationError: a number that is out of range.
+    """
+    clip = choices.clip if choices.clip else None
+    return TrainerConfig(
+        steps=choices.steps,
+        batch_size=choices.batch_size,
+        sequence_length=choices.sequence_length,
+        accumulation_steps=choices.accumulation,
+        schedule=new_schedule(choices.schedule, choices.learning_rate, choices.warmup, choices.steps),
+        optimizer=AdamWConfig(beta2=0.99, weight_decay=choices.weight_decay, maximum_norm=clip),
+        validate_every=choices.validate_every,
+        validation_batches=choices.validation_batches,
+        checkpoint_every=choices.checkpoint_every,
+        keep_last=choices.keep_last,
+        seed=choices.seed,
+    )
 
 
 def new_schedule(kind: ScheduleKind, rate: float, warmup: int, steps: int) -> Schedule:
-    """The schedule over ``steps``; a warm-up longer than a tenth of them is shortened to that.
+    """The schedule over ``steps``; decaying ones end at a tenth of the rate.
+
+    A warm-up of more than a tenth of the steps is shortened to that: short trials need no other options.
 
     Raises:
         pydantic.ValidationError: a rate that is not above 0.
@@ -125,12 +173,3 @@ def new_schedule(kind: ScheduleKind, rate: float, warmup: int, steps: int) -> Sc
         return ConstantSchedule(initial=rate, warmup_steps=warmup)
     schedule = LinearSchedule if kind is ScheduleKind.LINEAR else CosineSchedule
     return schedule(initial=rate, final=rate / 10, total_steps=steps, warmup_steps=warmup)
-
-
-def new_optimizer(decay: float, clip: float) -> AdamWConfig:
-    """AdamW with the options' weight decay and clipping.
-
-    Raises:
-        pydantic.ValidationError: a number that is out of range.
-    """
-    return AdamWConfig(beta2=0.99, weight_decay=decay, maximum_norm=clip if clip else None)

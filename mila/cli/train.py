@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
 
 import typer
-from click.core import ParameterSource
 
 from mila.cli import options
 from mila.cli.display import print_event, print_json, progress
 from mila.cli.failures import DOES_NOT_FIT, INTERRUPTED, USAGE, leave, reports_errors
 from mila.cli.plan_text import fits, plan_document, plan_text, verdict
-from mila.models import LanguageModel
+from mila.errors import CheckpointError
+from mila.memory import format_bytes
 from mila.training import (
     ByteTokenizer,
     CharacterTokenizer,
@@ -20,13 +20,11 @@ from mila.training import (
     TextCorpus,
     Tokenizer,
     Trainer,
-    TrainerConfig,
     load_architecture,
     load_tokenizer,
     read_training_state,
     split_tokens,
 )
-from mila.errors import CheckpointError
 
 #: What may be said beside ``--resume``: all else is in the checkpoint.
 _ALLOWED_WITH_RESUME = {"texts", "out", "pattern", "validation_fraction", "steps", "resume", "plan_only", "as_json"}
@@ -66,39 +64,92 @@ def train(
     as_json: options.AsJson = False,
 ) -> None:
     """Train a language model on text: print the memory plan, build exactly that, train, and keep checkpoints."""
-    text = read_texts(texts, pattern)
+    choices = options.Choices(**{name: value for name, value in locals().items() if name != "context"})
     if resume:
-        _require_resumable(context)
-        steps_asked = steps if _was_given(context, "steps") else None
-        network, words, config = _from_checkpoint(out, steps_asked)
-    else:
-        words = CharacterTokenizer.from_text(text) if tokenizer is options.TokenizerKind.CHARACTER else ByteTokenizer()
-        network = options.new_network(
-            model,
-            vocab_size=words.vocab_size,
-            width=width,
-            layers=layers,
-            heads=heads,
-            kv_heads=kv_heads,
-            hidden_dim=hidden_dim,
-            dropout=dropout,
-            sequence_length=sequence_length,
-            seed=seed,
-        )
-        config = TrainerConfig(
-            steps=steps,
-            batch_size=batch_size,
-            sequence_length=sequence_length,
-            accumulation_steps=accumulation,
-            schedule=options.new_schedule(schedule, learning_rate, warmup, steps),
-            optimizer=options.new_optimizer(weight_decay, clip),
-            validate_every=validate_every,
-            validation_batches=validation_batches,
-            checkpoint_every=checkpoint_every,
-            keep_last=keep_last,
-            seed=seed,
-        )
-    trainer = Trainer(network, split_tokens(words.encode(text), validation_fraction), config, out, tokenizer=words)
+        _require_nothing_else(context)
+    trainer = _resumed_trainer(choices, _was_given(context, "steps")) if resume else _new_trainer(choices)
     show_plan(trainer, as_json)
     if not plan_only:
-        run(trainer, resume, as_json)
+        _run(trainer, choices)
+
+
+def read_texts(paths: list[Path], pattern: str) -> str:
+    """All files as one text; a folder stands for the files in it that match.
+
+    Raises:
+        DataError: a path that does not exist, a file that is not UTF-8, or no text at all.
+    """
+    files: list[Path] = []
+    for path in paths:
+        files += TextCorpus.from_folder(path, pattern).paths if path.is_dir() else [path]
+    return TextCorpus(tuple(files)).text()
+
+
+def show_plan(trainer: Trainer, as_json: bool) -> None:
+    """Print what training will take; nothing has been allocated.
+
+    Raises:
+        typer.Exit: it does not fit.
+    """
+    plan, available = trainer.plan(), trainer.step.get_execution_context().available_bytes()
+    if as_json:
+        print_json(plan_document(plan, available, trainer.step.parameter_count()))
+    else:
+        typer.echo(f"{trainer.step.network.name}: {trainer.step.parameter_count():,} parameters")
+        typer.echo(plan_text(plan, available))
+    if not fits(plan, available):
+        raise leave(DOES_NOT_FIT, verdict(plan, available))
+
+
+def _new_trainer(choices: options.Choices) -> Trainer:
+    config = options.new_config(choices)
+    text = read_texts(choices.texts, choices.pattern)
+    by_character = choices.tokenizer is options.TokenizerKind.CHARACTER
+    tokenizer: Tokenizer = CharacterTokenizer.from_text(text) if by_character else ByteTokenizer()
+    network = options.new_network(choices, tokenizer.vocab_size)
+    split = split_tokens(tokenizer.encode(text), choices.validation_fraction)
+    return Trainer(network, split, config, choices.out, tokenizer=tokenizer)
+
+
+def _resumed_trainer(choices: options.Choices, has_steps: bool) -> Trainer:
+    """As the newest checkpoint says, ``--steps`` aside."""
+    path = RunFolder(choices.out).require_newest()
+    state, tokenizer = read_training_state(path), load_tokenizer(path)
+    if tokenizer is None:
+        raise CheckpointError(f"{path}: expected a checkpoint with a tokenizer, got one without")
+    network = load_architecture(path, seed=state.network_seed)
+    config = state.config.model_copy(update={"steps": choices.steps}) if has_steps else state.config
+    split = split_tokens(tokenizer.encode(read_texts(choices.texts, choices.pattern)), choices.validation_fraction)
+    return Trainer(network, split, config, choices.out, tokenizer=tokenizer)
+
+
+def _run(trainer: Trainer, choices: options.Choices) -> None:
+    build = trainer.build()
+    if choices.resume:
+        trainer.resume()
+    done = trainer.step.update_count
+    if choices.as_json:
+        print_json({"event": "build", "resident_bytes": build.resident_bytes, "step": done})
+        outcome = trainer.run(print_event)
+        print_json({"event": "outcome", **asdict(outcome)})
+    else:
+        grown = "unknown" if build.resident_bytes is None else format_bytes(build.resident_bytes)
+        typer.echo(f"built; resident memory grew by {grown}" + (f"; going on from step {done}" if done else ""))
+        with progress(trainer.config.steps, done) as draw:
+            outcome = trainer.run(draw)
+        typer.echo(f"step {outcome.step}: {outcome.last_checkpoint}")
+    if outcome.interrupted:
+        raise leave(INTERRUPTED, f"interrupted; --resume goes on from {outcome.last_checkpoint}")
+
+
+def _was_given(context: typer.Context, name: str) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name != "DEFAULT"
+
+
+def _require_nothing_else(context: typer.Context) -> None:
+    """Refuse options beside ``--resume`` that the checkpoint decides."""
+    given = [name for name in context.params if _was_given(context, name) and name not in _ALLOWED_WITH_RESUME]
+    if given:
+        names = ", ".join(f"--{name.replace('_', '-')}" for name in given)
+        raise leave(USAGE, f"--resume takes the network and the training from the checkpoint; leave out {names}")

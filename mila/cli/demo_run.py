@@ -1,0 +1,132 @@
+"""What the demo trains, the same in every process; run as a module it goes on from the demo's checkpoint.
+
+``python -m mila.cli.demo_run SETTINGS CHECKPOINT RUN_FOLDER`` resumes in this process, takes the last steps, and prints
+their losses and the SHA-256 of the parameters as JSON.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from mila.core import TrainingStep
+from mila.models import GptConfig, GptTransformer
+from mila.training import (
+    AdamWConfig,
+    ByteTokenizer,
+    CosineSchedule,
+    StepReport,
+    TextCorpus,
+    TokenSplit,
+    Trainer,
+    TrainerConfig,
+    TrainingEvent,
+    split_tokens,
+    standard_library_sources,
+)
+
+VALIDATION_FRACTION = 0.05
+VALIDATION_BATCHES = 40
+
+
+class DemoSettings(BaseModel):
+    """Sizes of the demo.
+
+    Attributes:
+        steps: updates in all.
+        last_steps: those that are taken a second time, in another process.
+        corpus_bytes: at most so much of the standard library's source.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    steps: int = Field(default=400, gt=0)
+    last_steps: int = Field(default=10, gt=0)
+    corpus_bytes: int = Field(default=8_000_000, gt=0)
+    width: int = Field(default=128, gt=0)
+    layers: int = Field(default=4, gt=0)
+    heads: int = Field(default=4, gt=0)
+    sequence_length: int = Field(default=128, gt=0)
+    batch_size: int = Field(default=16, gt=0)
+    learning_rate: float = Field(default=3e-3, gt=0)
+    seed: int = 0
+
+    @property
+    def first_steps(self) -> int:
+        """Updates before the checkpoint that the other process goes on from."""
+        return self.steps - self.last_steps
+
+
+def demo_split(settings: DemoSettings) -> TokenSplit:
+    """The bytes of Python's own standard library, its end held out.
+
+    Raises:
+        DataError: this Python has no sources of its library.
+    """
+    corpus = TextCorpus(standard_library_sources(settings.corpus_bytes), errors="skip")
+    return split_tokens(corpus.tokens(ByteTokenizer()), VALIDATION_FRACTION)
+
+
+def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Trainer:
+    """The unbuilt trainer."""
+    network = GptConfig(
+        vocab_size=ByteTokenizer().vocab_size,
+        embedding_dim=settings.width,
+        num_layers=settings.layers,
+        num_heads=settings.heads,
+        max_seq_len=settings.sequence_length,
+    )
+    steps = settings.steps
+    config = TrainerConfig(
+        steps=steps,
+        batch_size=settings.batch_size,
+        sequence_length=settings.sequence_length,
+        schedule=CosineSchedule(
+            initial=settings.learning_rate,
+            final=settings.learning_rate / 10,
+            total_steps=steps,
+            warmup_steps=min(50, steps // 10),
+        ),
+        optimizer=AdamWConfig(beta2=0.99, weight_decay=0.1, maximum_norm=1.0),
+        validation_batches=VALIDATION_BATCHES,
+        seed=settings.seed,
+    )
+    gpt = GptTransformer("gpt", network, device="cpu", seed=settings.seed)
+    return Trainer(gpt, split, config, folder, tokenizer=ByteTokenizer())
+
+
+def take_last_steps(trainer: Trainer) -> dict[str, Any]:
+    """Train to the end; the loss and the gradient norm of each step, and what the parameters hash to."""
+    numbers: list[tuple[float, float]] = []
+
+    def listen(event: TrainingEvent) -> None:
+        if isinstance(event, StepReport):
+            numbers.append((event.loss, event.gradient_norm))
+
+    trainer.run(listen)
+    return {"steps": [list(pair) for pair in numbers], "sha256": parameters_sha256(trainer.step)}
+
+
+def parameters_sha256(step: TrainingStep) -> str:
+    """The SHA-256 of all parameters, in their order."""
+    digest = hashlib.sha256()
+    for array in step.get_parameters():
+        digest.update(array.tobytes())
+    return digest.hexdigest()
+
+
+def _main(settings_json: str, checkpoint: str, folder: str) -> None:
+    settings = DemoSettings.model_validate_json(settings_json)
+    trainer = demo_trainer(settings, demo_split(settings), Path(folder))
+    trainer.build()
+    trainer.resume(checkpoint)
+    print(json.dumps(take_last_steps(trainer)))
+
+
+if __name__ == "__main__":
+    _main(*sys.argv[1:])

@@ -1,0 +1,31 @@
+"""``mila sample``: text from a checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mila.cli.failures import reports_errors
+from mila.errors import CheckpointError
+from mila.training import load_model, load_tokenizer, sample_text
+
+
+@reports_errors
+def sample(
+    run: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or saved model.")],
+    prompt: Annotated[str, typer.Option(help="What the text starts with.")] = "\n",
+    length: Annotated[int, typer.Option(min=0, help="Tokens to write.")] = 200,
+    temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many likeliest tokens.")] = None,
+    seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
+) -> None:
+    """Write text with a trained model: the prompt, and what follows it."""
+    tokenizer = load_tokenizer(run)
+    if tokenizer is None:
+        raise CheckpointError(f"{run}: expected a model with a tokenizer, got one without")
+    text = sample_text(
+        load_model(run), tokenizer, prompt, length, temperature=temperature, top_k=top_k, seed=seed
+    )
+    typer.echo(prompt + text)
