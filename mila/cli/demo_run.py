@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -93,6 +94,7 @@ def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Tra
             warmup_steps=min(50, steps // 10),
         ),
         optimizer=AdamWConfig(beta2=0.99, weight_decay=0.1, maximum_norm=1.0),
+        validate_every=max(1, steps // 4),
         validation_batches=VALIDATION_BATCHES,
         seed=settings.seed,
     )
@@ -100,16 +102,18 @@ def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Tra
     return Trainer(gpt, split, config, folder, tokenizer=ByteTokenizer())
 
 
-def take_last_steps(trainer: Trainer) -> dict[str, Any]:
+def take_last_steps(trainer: Trainer, notify: Callable[[TrainingEvent], None] | None = None) -> dict[str, Any]:
     """Train to the end; the loss and the gradient norm of each step, and what the parameters hash to."""
-    numbers: list[tuple[float, float]] = []
+    numbers: list[list[float]] = []
 
     def listen(event: TrainingEvent) -> None:
         if isinstance(event, StepReport):
-            numbers.append((event.loss, event.gradient_norm))
+            numbers.append([event.loss, event.gradient_norm])
+        if notify is not None:
+            notify(event)
 
     trainer.run(listen)
-    return {"steps": [list(pair) for pair in numbers], "sha256": parameters_sha256(trainer.step)}
+    return {"losses_and_norms": numbers, "parameters_sha256": parameters_sha256(trainer.step)}
 
 
 def parameters_sha256(step: TrainingStep) -> str:

@@ -23,7 +23,7 @@ def main() -> None:
 
     from mila.cli.app import app  # loads NumPy
 
-    app()
+    app(prog_name="mila")
 
 
 if __name__ == "__main__":

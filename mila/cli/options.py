@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
+from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,21 +14,21 @@ from mila.models import GptConfig, GptTransformer, LanguageModel, LlamaConfig, L
 from mila.training import AdamWConfig, ConstantSchedule, CosineSchedule, LinearSchedule, Schedule, TrainerConfig
 
 
-class ModelKind(str, Enum):
+class ModelKind(StrEnum):
     """Which network is trained."""
 
     GPT = "gpt"
     LLAMA = "llama"
 
 
-class TokenizerKind(str, Enum):
+class TokenizerKind(StrEnum):
     """What a token is."""
 
     CHARACTER = "character"
     BYTE = "byte"
 
 
-class ScheduleKind(str, Enum):
+class ScheduleKind(StrEnum):
     """How the learning rate falls."""
 
     CONSTANT = "constant"
@@ -36,33 +36,31 @@ class ScheduleKind(str, Enum):
     COSINE = "cosine"
 
 
-_MODEL, _DATA, _TRAINING = "Model", "Data", "Training"
-
 Texts = Annotated[list[Path], typer.Argument(help="Text files, UTF-8; of a folder, those that match --pattern.")]
 Out = Annotated[Path, typer.Option(help="Run folder, for checkpoints.")]
-Model = Annotated[ModelKind, typer.Option(help="Network.", rich_help_panel=_MODEL)]
-Width = Annotated[int, typer.Option(min=1, help="Width C.", rich_help_panel=_MODEL)]
-Layers = Annotated[int, typer.Option(min=0, help="Blocks.", rich_help_panel=_MODEL)]
-Heads = Annotated[int, typer.Option(min=1, help="Query heads.", rich_help_panel=_MODEL)]
-KvHeads = Annotated[int | None, typer.Option(min=1, help="Key/value heads (llama).", rich_help_panel=_MODEL)]
-HiddenDim = Annotated[int | None, typer.Option(min=1, help="Feed-forward width.", rich_help_panel=_MODEL)]
-DropoutRate = Annotated[float, typer.Option(min=0, max=0.99, help="Dropout (gpt).", rich_help_panel=_MODEL)]
-TokenizerOption = Annotated[TokenizerKind, typer.Option(help="What a token is.", rich_help_panel=_DATA)]
-Pattern = Annotated[str, typer.Option(help="Which files of a folder.", rich_help_panel=_DATA)]
-Fraction = Annotated[float, typer.Option(help="Share held out at the end.", rich_help_panel=_DATA)]
-Steps = Annotated[int, typer.Option(min=1, help="Updates in all.", rich_help_panel=_TRAINING)]
-BatchSize = Annotated[int, typer.Option(min=1, help="Sequences per pass, B.", rich_help_panel=_TRAINING)]
-Length = Annotated[int, typer.Option(min=1, help="Tokens per sequence, T.", rich_help_panel=_TRAINING)]
-Accumulation = Annotated[int, typer.Option(min=1, help="Passes per update.", rich_help_panel=_TRAINING)]
-Rate = Annotated[float, typer.Option(help="Learning rate after the warm-up.", rich_help_panel=_TRAINING)]
-Warmup = Annotated[int, typer.Option(min=0, help="Steps of warm-up.", rich_help_panel=_TRAINING)]
-ScheduleOption = Annotated[ScheduleKind, typer.Option(help="Course of the rate.", rich_help_panel=_TRAINING)]
-Decay = Annotated[float, typer.Option(help="Weight decay.", rich_help_panel=_TRAINING)]
-Clip = Annotated[float, typer.Option(help="Largest gradient norm; 0: no limit.", rich_help_panel=_TRAINING)]
-ValidateEvery = Annotated[int, typer.Option(min=1, help="Steps between validations.", rich_help_panel=_TRAINING)]
-ValidationBatches = Annotated[int, typer.Option(min=1, help="Batches per validation.", rich_help_panel=_TRAINING)]
-CheckpointEvery = Annotated[int, typer.Option(min=1, help="Steps between checkpoints.", rich_help_panel=_TRAINING)]
-KeepLast = Annotated[int, typer.Option(min=1, help="Checkpoints kept, and the best.", rich_help_panel=_TRAINING)]
+Model = Annotated[ModelKind, typer.Option(help="Network.")]
+Width = Annotated[int, typer.Option(min=1, help="Width C.")]
+Layers = Annotated[int, typer.Option(min=0, help="Blocks.")]
+Heads = Annotated[int, typer.Option(min=1, help="Query heads.")]
+KvHeads = Annotated[int | None, typer.Option(min=1, help="Key/value heads (llama).")]
+HiddenDim = Annotated[int | None, typer.Option(min=1, help="Feed-forward width.")]
+DropoutRate = Annotated[float, typer.Option(min=0, max=0.99, help="Dropout (gpt).")]
+TokenizerOption = Annotated[TokenizerKind, typer.Option(help="What a token is.")]
+Pattern = Annotated[str, typer.Option(help="Which files of a folder.")]
+Fraction = Annotated[float, typer.Option(help="Share held out at the end.")]
+Steps = Annotated[int, typer.Option(min=1, help="Updates in all.")]
+BatchSize = Annotated[int, typer.Option(min=1, help="Sequences per pass, B.")]
+Length = Annotated[int, typer.Option(min=1, help="Tokens per sequence, T.")]
+Accumulation = Annotated[int, typer.Option(min=1, help="Passes per update.")]
+Rate = Annotated[float, typer.Option(help="Learning rate after the warm-up.")]
+Warmup = Annotated[int, typer.Option(min=0, help="Steps of warm-up.")]
+ScheduleOption = Annotated[ScheduleKind, typer.Option(help="Course of the rate.")]
+Decay = Annotated[float, typer.Option(help="Weight decay.")]
+Clip = Annotated[float, typer.Option(help="Largest gradient norm; 0: no limit.")]
+ValidateEvery = Annotated[int, typer.Option(min=1, help="Steps between validations.")]
+ValidationBatches = Annotated[int, typer.Option(min=1, help="Batches per validation.")]
+CheckpointEvery = Annotated[int, typer.Option(min=1, help="Steps between checkpoints.")]
+KeepLast = Annotated[int, typer.Option(min=1, help="Checkpoints kept, and the best.")]
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights, dropout and data order.")]
 Resume = Annotated[bool, typer.Option("--resume", help="Go on from the newest checkpoint of --out.")]
 PlanOnly = Annotated[bool, typer.Option("--plan-only", help="Print the memory plan and stop.")]

@@ -25,7 +25,5 @@ def sample(
     tokenizer = load_tokenizer(run)
     if tokenizer is None:
         raise CheckpointError(f"{run}: expected a model with a tokenizer, got one without")
-    text = sample_text(
-        load_model(run), tokenizer, prompt, length, temperature=temperature, top_k=top_k, seed=seed
-    )
+    text = sample_text(load_model(run), tokenizer, prompt, length, temperature=temperature, top_k=top_k, seed=seed)
     typer.echo(prompt + text)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mila.core.graph import Port
-from mila.errors import DTypeError, ShapeError
+from mila.errors import DTypeError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.storage import DType, Shape
 
@@ -56,6 +56,13 @@ def check_array(what: str, value: Any, dtypes: Sequence[DType]) -> Array:
             f"{what}: expected a C-contiguous array, got strides {array.strides}; pass numpy.ascontiguousarray(…)"
         )
     return array
+
+
+def refuse_own_bytes(what: str, array: Array, region: Array) -> None:
+    """Raise :class:`LifecycleError` where ``array`` lies in ``region``, which the call writes to."""
+    start, first = (a.__array_interface__["data"][0] for a in (array, region))
+    if start < first + region.nbytes and first < start + array.nbytes:
+        raise LifecycleError(f"{what}: is a view of buffers that this call writes to; pass a copy")
 
 
 def _as_array(what: str, value: Any) -> Array:

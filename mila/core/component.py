@@ -270,9 +270,9 @@ class Component(Identity, Generic[ConfigT]):
         """
         return lifecycle.unpack(lifecycle.execution_of(self, "backward").backward(arguments))
 
-    def captured(self, path: str) -> Array:
-        """The last output of a child that was named in ``BuildContext.capture``."""
-        return lifecycle.execution_of(self, "captured").captured(path)
+    def captured(self, path: str) -> Any:
+        """The last output, or a tuple of them, of a child that was named in ``BuildContext.capture``."""
+        return lifecycle.unpack(lifecycle.execution_of(self, "captured").captured(path))
 
     def zero_gradients(self) -> None:
         """Zero the gradients of all parameters, and nothing else."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from mila.core.checking import check_gradients, check_inputs
+from mila.core.checking import check_gradients, check_inputs, has_sequence_axis, refuse_own_bytes
 from mila.core.context import Layout
 from mila.core.planned_build import PlannedBuild, Storage
 from mila.core.schedule import Schedule, ScheduleOptions, alive, trace
@@ -132,6 +132,7 @@ class Execution:
         """Run the whole schedule; returns the root's outputs."""
         root = self._root
         arrays = check_inputs(root, root.ports, inputs, self._built_shapes())
+        self._refuse_own(arrays, [port.name for port in root.ports])
         schedule = self._schedule_for(tuple(array.shape for array in arrays))
         training = self.context.is_training and not root.is_eval_mode
         run = self._run(arrays, position, training, last_only=False)
@@ -147,6 +148,7 @@ class Execution:
         """Run the schedule up to the outputs of ``component``, whose inputs come first among the root's, as in EVAL."""
         root = self._root
         arrays = check_inputs(root, component.ports, inputs, self._built_shapes())
+        self._refuse_own(arrays, [port.name for port in component.ports])
         rest = root.input_shapes_of(arrays[0].shape)[len(arrays) :]
         self._schedule_for((*(array.shape for array in arrays), *rest))
         outputs = self.schedule.component_outputs[component]
@@ -167,6 +169,12 @@ class Execution:
     def _made(self, values: tuple[int, ...]) -> tuple[Array, ...]:
         return tuple(self._values[v] for v in values)  # type: ignore[misc]
 
+    def _refuse_own(self, arrays: Sequence[Array], names: Sequence[str]) -> None:
+        """Transient bytes change during the call that would read them."""
+        if TRANSIENT in self.arenas:
+            for name, array in zip(names, arrays, strict=False):
+                refuse_own_bytes(f"{self._root.path}: {name!r}", array, self.arenas[TRANSIENT].bytes)
+
     def _schedule_for(self, shapes: tuple[Shape, ...]) -> Schedule:
         """The schedule traced for runtime shapes: refuses inputs that do not fit each other."""
         schedule = self._checked.get(shapes)
@@ -185,7 +193,8 @@ class Execution:
     def _run(self, arrays: Sequence[Array], position: Position | None, training: bool, last_only: bool) -> Run:
         root = self._root
         rows = arrays[0].shape[0]
-        length = arrays[0].shape[1] if arrays[0].ndim > 1 else 1
+        has_sequence = has_sequence_axis(root.ports[0].is_ids, arrays[0].shape)
+        length = arrays[0].shape[1] if has_sequence else 1
         where = position or Position()
         starts = _per_row(root, where.start, rows, "start")
         lengths = _per_row(root, length if where.length is None else where.length, rows, "length")
@@ -198,15 +207,14 @@ class Execution:
                 )
         return Run(starts, lengths, training, self.training_runs, root.seed, last_only)
 
-    def captured(self, path: str) -> Array:
-        """The last output of a captured child."""
+    def captured(self, path: str) -> tuple[Array, ...]:
+        """The last outputs of a captured child."""
         values = self.planned.captured.get(path)
         if values is None:
             raise ConfigurationError(f"{self._root.path}: {path!r} was not named in BuildContext.capture")
-        array = self._values[values[0]]
-        if array is None:
+        if any(self._values[v] is None for v in values):
             raise LifecycleError(f"{self._root.path}: captured values exist after forward")
-        return array
+        return self._made(values)
 
     def forget_forward(self) -> None:
         """Refuse ``backward`` until the next ``forward``."""
@@ -228,6 +236,9 @@ class Execution:
         record = self._matching_record(inputs)
         output_shapes = [record.schedule.shapes[v] for v in record.schedule.outputs]
         gradients = check_gradients(root, arguments[count:], output_shapes)
+        outputs = [_fingerprint(a) for a in self._made(self.schedule.outputs) if a is not None]  # alive until the end
+        others = {n: g for n, g in zip(root.output_names, gradients, strict=True) if _fingerprint(g) not in outputs}
+        self._refuse_own(list(others.values()), list(others))
         self._record = record
         record.consumed = True
         self._seed_gradients(record.schedule, gradients)
@@ -317,9 +328,7 @@ def _fingerprint(array: Array) -> tuple[Any, ...]:
 
 
 def _per_row(root: Component[Any], values: int | Sequence[int], rows: int, what: str) -> tuple[int, ...]:
-    if isinstance(values, int):
-        return (values,) * rows
-    result = tuple(int(value) for value in values)
+    result = tuple(map(int, np.broadcast_to(values, rows) if np.ndim(values) == 0 else values))  # type: ignore[arg-type]
     if len(result) != rows:
         raise ShapeError(f"{root.path}: position.{what} expected {rows} rows, got {len(result)}")
     return result

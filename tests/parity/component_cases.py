@@ -105,7 +105,7 @@ def _attentions() -> Iterator[ComponentCase]:
         "window", (1, 13), AttentionConfig(num_heads=3, num_kv_heads=1, head_dim=4, sliding_window=5, scale=0.5)
     )
     yield _attention(
-        "window_of_one", (1, 5), AttentionConfig(num_heads=1, num_kv_heads=1, head_dim=4, sliding_window=1)
+        "own_position_only", (1, 5), AttentionConfig(num_heads=1, num_kv_heads=1, head_dim=4, sliding_window=1)
     )
     yield _attention("not_causal", (1, 13), AttentionConfig(num_heads=3, num_kv_heads=1, head_dim=4, causal=False))
     yield _attention("one_position", (2, 1), AttentionConfig(num_heads=2, num_kv_heads=1, head_dim=4))

@@ -39,7 +39,7 @@ def model_tensors(case: ModelCase) -> dict[str, Array]:
 
 def component_tensors() -> dict[str, Array]:
     """Everything in the golden file of the components."""
-    tensors = {}
+    tensors: dict[str, Array] = {}
     for case in COMPONENT_CASES:
         drawn = draw_component(case)
         tensors |= {f"{case.name}.{name}": array for name, array in drawn.items()}

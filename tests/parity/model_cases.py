@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from mila.components import SoftmaxCrossEntropy, SoftmaxCrossEntropyConfig
 from mila.core import BuildContext, RuntimeMode, TrainingStep
+from mila.devices import ExecutionContext
 from mila.kernels.signatures import Array
 from mila.models import GptConfig, GptTransformer, LlamaConfig, LlamaTransformer
 from mila.training.adamw import AdamW, AdamWConfig
@@ -127,14 +128,18 @@ MODEL_CASES = (
 def uniform(generator: np.random.Generator, shape: tuple[int, ...], magnitude: float = 1.0) -> NDArray[np.float64]:
     """Values in [-magnitude, magnitude), multiples of magnitude * 2**-22; ``magnitude`` is a power of 2."""
     integers = generator.integers(-(2**22), 2**22, shape, dtype=np.int64)
-    return integers * (magnitude * 2.0**-22)
+    return np.multiply(integers, magnitude * 2.0**-22, dtype=np.float64)
 
 
-def new_network(case: ModelCase, dtype: str) -> GptTransformer | LlamaTransformer:
+def new_network(case: ModelCase, dtype: str, threads: int | None = None) -> GptTransformer | LlamaTransformer:
     """The network of a case, not built."""
+    network: GptTransformer | LlamaTransformer
     if isinstance(case.config, GptConfig):
-        return GptTransformer("model", case.config, device="cpu", dtype=dtype)
-    return LlamaTransformer("model", case.config, device="cpu", dtype=dtype)
+        network = GptTransformer("model", case.config, dtype=dtype)
+    else:
+        network = LlamaTransformer("model", case.config, dtype=dtype)
+    network.set_execution_context(ExecutionContext("cpu", threads=threads))
+    return network
 
 
 def parameter_shapes(case: ModelCase) -> dict[str, tuple[int, ...]]:
@@ -168,10 +173,12 @@ def draw_tokens(case: ModelCase) -> dict[str, Array]:
     return {"ids": ids, "targets": targets}
 
 
-def build_training_step(case: ModelCase, dtype: str, parameters: Mapping[str, Array]) -> TrainingStep:
+def build_training_step(
+    case: ModelCase, dtype: str, parameters: Mapping[str, Array], threads: int | None = None
+) -> TrainingStep:
     """Mila's training step of a case with the given parameters."""
     loss = SoftmaxCrossEntropy("loss", SoftmaxCrossEntropyConfig(ignore_index=case.ignore_index))
-    step = TrainingStep(new_network(case, dtype), loss, AdamW(case.optimizer))
+    step = TrainingStep(new_network(case, dtype, threads), loss, AdamW(case.optimizer))
     step.build(BuildContext(case.shape, RuntimeMode.TRAINING, initialize_parameters=False))
     load_all(step, parameters)
     return step

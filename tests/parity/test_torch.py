@@ -39,8 +39,8 @@ TRAINED_TOLERANCE = {"float32": 0.1 * SCHEDULE.initial, "float64": 1e-9}
 #: With one PyTorch on one kind of processor the files come out bit for bit; another adds up in another order.
 REPRODUCED = {"float32": 2e-6, "float64": 1e-13}
 
-#: With epsilon above the noise: in so many elements some gradients nearly cancel, and the training of a model in float32
-#: would depend on the order of additions.
+#: With epsilon above the noise: among so many elements some gradients nearly cancel, and training in float32 would
+#: depend on the order of additions.
 LARGE_CASES = (
     ModelCase(
         "gpt_c256_t128",
@@ -222,7 +222,7 @@ def test_prefill_in_chunks_and_decode_give_the_same_logits(case: ModelCase) -> N
     rows = np.arange(len(ids))
     lengths = 70 + 5 * rows
     for start in range(0, int(lengths.max()), 32):
-        valid = np.clip(lengths - start, 1, 32)
+        valid = np.clip(lengths - start, 1, 32).tolist()
         logits = network.forward(np.ascontiguousarray(ids[:, start : start + 32]), position=Position(start, valid))
     tolerance = TOLERANCE["float32"] * np.abs(expected).max()
     assert np.abs(logits[:, 0] - expected[rows, lengths - 1]).max() <= tolerance

@@ -6,6 +6,8 @@ Within 1 % is the promise; the two usually differ by less than a millionth.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -20,10 +22,13 @@ from mila.training.schedules import CosineSchedule
 from mila.training.tokenization import ByteTokenizer
 from tests.parity.model_cases import ModelCase, build_training_step, named_parameters, new_network
 
+if TYPE_CHECKING:
+    from tests.parity.torch_models import Tensor
+
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
 
-BATCH, LENGTH, STEPS = 8, 64, 150
+BATCH, LENGTH, STEPS = 4, 64, 150
 SCHEDULE = CosineSchedule(initial=3e-3, final=3e-4, warmup_steps=15, total_steps=STEPS)
 VALIDATION_BATCHES = 16
 VOCAB_SIZE = ByteTokenizer().vocab_size
@@ -57,6 +62,15 @@ def text() -> TokenSplit:
     return split_tokens(corpus.tokens(ByteTokenizer()))
 
 
+@pytest.fixture(autouse=True)
+def one_thread() -> Iterator[None]:
+    """These models are too small for more, and the thread pools of two libraries get into each other's way."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(threads)
+
+
 def initial_parameters(case: ModelCase) -> dict[str, Array]:
     """As Mila draws them."""
     network = new_network(case, "float32")
@@ -66,7 +80,7 @@ def initial_parameters(case: ModelCase) -> dict[str, Array]:
 
 def train_mila(case: ModelCase, parameters: dict[str, Array], text: TokenSplit) -> tuple[float, float]:
     """The validation loss before and after training."""
-    step = build_training_step(case, "float32", parameters)
+    step = build_training_step(case, "float32", parameters, threads=1)
 
     def validate() -> float:
         step.set_training_mode(TrainingMode.EVAL)
@@ -96,7 +110,7 @@ def train_torch(case: ModelCase, parameters: dict[str, Array], text: TokenSplit)
     model = build_torch_model(case, "float32", parameters)
     optimizer = new_optimizer(case, model)
 
-    def loss_of(ids: Array, targets: Array) -> torch.Tensor:
+    def loss_of(ids: Array, targets: Array) -> Tensor:
         return cross_entropy(model(torch.tensor(ids).long()), torch.tensor(targets).long())
 
     def validate() -> float:

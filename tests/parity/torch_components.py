@@ -59,7 +59,8 @@ def softmax(config: SoftmaxConfig, inputs: Inputs, parameters: Parameters) -> Te
 
 
 def softmax_cross_entropy(config: SoftmaxCrossEntropyConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
-    return cross_entropy(*inputs, config.ignore_index).reshape(1)
+    logits, targets = inputs
+    return cross_entropy(logits, targets, config.ignore_index).reshape(1)
 
 
 def attention(config: AttentionConfig, inputs: Inputs, parameters: Parameters) -> Tensor:

@@ -23,7 +23,8 @@ from tests.parity.torch_models import (
 
 def build_torch_model(case: ModelCase, dtype: str, parameters: Mapping[str, Array]) -> Module:
     """The PyTorch model of a case with the given parameters."""
-    model = torch_model(case.config).to(getattr(torch, dtype))
+    model = torch_model(case.config)
+    model.to(getattr(torch, dtype))
     load_parameters(model, parameters)
     return model
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mila.components import Dropout
 from mila.core import Component, TrainingStep
 from mila.devices import ExecutionContext
 from tests.promises.case import TRAINING, Array, Case
@@ -21,9 +22,10 @@ STEP = 1e-6
 RELATIVE_TOLERANCE = 1e-6
 #: Floor, relative to the sum of the magnitudes that the function adds up.
 FLOOR = 1e-8
-#: Elements of each array that are checked one by one, besides two directions through all of them.
-ELEMENTS = 6
-DIRECTIONS = 2
+#: Elements of each array of a leaf that are checked one by one, besides directions through all of them.
+LEAF_ELEMENTS, LEAF_DIRECTIONS = 6, 2
+#: The same for composites, whose leaves are checked by themselves.
+COMPOSITE_ELEMENTS, COMPOSITE_DIRECTIONS = 1, 1
 
 
 def as_tuple(value: Any) -> tuple[Array, ...]:
@@ -56,7 +58,7 @@ class Function:
         component = self._build()
         self.inputs = case.inputs(component)
         self.component = component
-        self.is_random = any(part.is_random for part in component.walk())
+        self.is_random = any(isinstance(part, Dropout) and part.config.probability > 0 for part in component.walk())
         outputs = as_tuple(component.forward(*self.inputs))
         self.weights = [] if isinstance(component, TrainingStep) else output_weights(outputs)
         self.size = sum(float(np.abs(w * y).sum()) for w, y in zip(self.weights, outputs, strict=False)) or 1.0
@@ -100,22 +102,24 @@ class Function:
         return (above - below) / (2 * STEP)
 
 
-def directions(array: Array, seed: int) -> list[Array]:
+def directions(array: Array, elements: int, count: int, seed: int) -> list[Array]:
     """Return single elements, and random directions through all elements at once."""
     generator = np.random.default_rng(seed)
-    chosen = generator.choice(array.size, min(ELEMENTS, array.size), replace=False)
+    chosen = generator.choice(array.size, min(elements, array.size), replace=False)
     units = []
     for index in chosen:
         unit = np.zeros(array.size)
         unit[index] = 1
         units.append(unit.reshape(array.shape))
-    return units + [generator.standard_normal(array.shape) for _ in range(DIRECTIONS)]
+    return units + [generator.standard_normal(array.shape) for _ in range(count)]
 
 
 def disagreements(function: Function, name: str, array: Array, gradient: Array) -> list[str]:
     """Return a line for every direction in which the gradient is not the slope."""
     found = []
-    for index, direction in enumerate(directions(array, seed=len(name))):
+    is_leaf = not function.component.is_composite
+    counts = (LEAF_ELEMENTS, LEAF_DIRECTIONS) if is_leaf else (COMPOSITE_ELEMENTS, COMPOSITE_DIRECTIONS)
+    for index, direction in enumerate(directions(array, *counts, seed=len(name))):
         expected, got = function.slope(array, direction), float((gradient * direction).sum())
         allowed = RELATIVE_TOLERANCE * max(abs(expected), abs(got)) + FLOOR * function.size
         if not abs(expected - got) <= allowed:

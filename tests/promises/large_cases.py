@@ -61,7 +61,7 @@ def install_quantized(component: Component[Any]) -> None:
 
 LEAVES = [
     *family(Activation, {}, [{"kind": kind} for kind in KINDS], ROWS),
-    *family(Swiglu, {}, [{"gate_activation": kind} for kind in KINDS], ROWS),
+    *family(Swiglu, {}, [{"gate_activation": kind} for kind in KINDS], [(8, 128, 512)]),
     *family(Dropout, {}, [{"probability": 0.5}, {"probability": 0.0}], ROWS),
     *family(Residual, {}, [{}, {"scale": 0.5}], ROWS),
     *family(Softmax, {}, [{}, {"axis": 1}, {"axis": 0}], ROWS),

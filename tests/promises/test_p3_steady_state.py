@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mila.components import ActivationConfig
+from mila.components import ActivationConfig, LastPosition, SoftmaxCrossEntropy
 from mila.core import Component, Position, RuntimeMode, TrainingStep
 from mila.devices import ExecutionContext
 from tests.promises.case import INFERENCE, TRAINING, Array, Case, Shapes, constructor
@@ -18,8 +18,11 @@ from tests.promises.measuring import STEADY_BYTES, STEADY_BYTES_PER_THREAD, peak
 from tests.promises.planted import AllocatesInBackward, AllocatesInForward
 
 BUILDS = [(case, mode) for case in LARGE_CASES for mode in case.modes]
-#: By how much a call may allocate more at twice the batch: threads meet in their buffers by chance, arrays do not.
-CHANCE_BYTES = STEADY_BYTES_PER_THREAD
+#: By how much a call may allocate more at twice the batch: whether two threads have their buffers at the same time is
+#: chance. Of arrays of 1 MB, one temporary would be 1 MB more.
+CHANCE_BYTES = 2 * STEADY_BYTES_PER_THREAD
+#: What makes little of much: only its inputs are large.
+SMALL_OUTPUTS = [case for case in LARGE_CASES if isinstance(case.make(None), LastPosition | SoftmaxCrossEntropy)]
 OF_THE_BATCH = ("output", "input.gradient", "logits.gradient")
 
 
@@ -27,15 +30,17 @@ def limit(device: ExecutionContext) -> int:
     return STEADY_BYTES + STEADY_BYTES_PER_THREAD * device.threads
 
 
+def whole_chunk(case: Case, mode: RuntimeMode, shapes: Shapes) -> dict[str, int]:
+    """Let an inference build take the whole sequence at once."""
+    accepts = mode is INFERENCE and case.make(None).accepts_prefill_size
+    return {"prefill_size": shapes[1]} if accepts and isinstance(shapes, tuple) else {}
+
+
 def steady_calls(
     case: Case, mode: RuntimeMode, shapes: Shapes, device: ExecutionContext
 ) -> dict[str, Callable[[], Any]]:
     """Return what is called again and again on one build, each call made once already."""
-    options: dict[str, Any] = {"shapes": shapes}
-    if mode is INFERENCE and case.make(None).accepts_prefill_size and isinstance(shapes, tuple):
-        length = shapes[1]
-        options["prefill_size"] = length
-    component = case.build(device, mode, **options)
+    component = case.build(device, mode, shapes=shapes, **whole_chunk(case, mode, shapes))
     inputs = case.inputs(component)
     calls: dict[str, Callable[[], Any]] = {"forward": lambda: component.forward(*inputs)}
     if mode is TRAINING:
@@ -93,10 +98,10 @@ def test_a_steady_state_call_allocates_no_array(case: Case, mode: RuntimeMode, d
 
 
 def test_the_activations_are_larger_than_what_is_allowed(device: ExecutionContext) -> None:
-    for case in LARGE_CASES:
-        plan = case.make(device).plan(case.context(case.modes[-1]))
+    for case, mode in BUILDS:
+        plan = case.make(device).plan(case.context(mode, **whole_chunk(case, mode, case.shapes)))
         values = [buffer.nbytes for buffer in plan.buffers if buffer.name in OF_THE_BATCH]
-        assert max(values) >= 2**20, case
+        assert max(values) >= 2**20 or case in SMALL_OUTPUTS, case
 
 
 def test_every_component_is_measured() -> None:

@@ -128,6 +128,7 @@ def test_an_error_at_any_operation_is_one_clear_error_or_none(
             assert load(path) == NEW, where
         else:
             failed_at.add(plan.fired)
+            assert path.exists(), f"{where}: nothing is left for a reader to recover"
             assert message.startswith(str(path)), where
             assert message.endswith(os.strerror(number)), where
             assert "\n" not in message
