@@ -140,7 +140,9 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         table_gradient = self.parameter_gradient("wte")
         return None if table_gradient is None else table_gradient.read()
 
-    def refuse_load(self, declaration: Declaration, dtype: DType, together: Mapping[str, DType] | None) -> str | None:
+    def refuse_load(
+        self, declaration: Declaration, dtype: DType, together: Mapping[str, DType | None] | None
+    ) -> str | None:
         """FP8 bytes need their scales, and scales need FP8 bytes."""
         if not self.is_quantized:
             return super().refuse_load(declaration, dtype, together)

@@ -152,7 +152,9 @@ class Component(Identity, Generic[ConfigT]):
         """Called when a parameter holds loaded values."""
         self._missing.discard(declaration.name)
 
-    def refuse_load(self, declaration: Declaration, dtype: DType, together: Mapping[str, DType] | None) -> str | None:
+    def refuse_load(
+        self, declaration: Declaration, dtype: DType, together: Mapping[str, DType | None] | None
+    ) -> str | None:
         """Why a tensor of ``dtype`` cannot be loaded; ``None`` when it can.
 
         ``together`` are the dtypes of all parameters of this component that are loaded at once, ``None`` where they

@@ -20,6 +20,7 @@ from mila.serialization import (
     ArchiveWriter,
     SafetensorsWriter,
     TensorSource,
+    format_dtype,
 )
 
 if TYPE_CHECKING:
@@ -151,13 +152,13 @@ def load_tensors(component: Component[Any], source: TensorSource, prefix: str = 
     for name in names:
         part, declaration = known[name]
         target = part.parameter_array(declaration.name)
-        values = source.read(name)
-        if values.dtype == target.dtype:  # the bytes go straight to their place
+        dtype = _stored_dtype(source, name)
+        if dtype == target.dtype:  # the bytes go straight to their place
             source.copy_into(name, target)
             part.parameter_stored(declaration)
         else:
-            converted[name] = values.dtype.name
-            part.store_parameter(declaration, values)
+            converted[name] = str(dtype)
+            part.store_parameter(declaration, source.read(name))
             source.drop_pages(name)
     return LoadReport(len(names), converted)
 
@@ -178,17 +179,35 @@ def _require_loadable(
         if shape != declaration.shape:
             problems.append(f"{name}: expected shape {declaration.shape}, got {shape}")
             continue
-        values = source.read(name)
-        prefix = name[: len(name) - len(declaration.name)]
-        siblings = (d.name for d in part.parameters() if prefix + d.name in available)
-        together = {sibling: source.read(prefix + sibling).dtype for sibling in siblings}
-        reason = part.refuse_load(declaration, values.dtype, together) or part.refuse_values(declaration, values)
-        source.drop_pages(name)
+        reason = _refuse_stored(part, declaration, source, name, available)
         if reason is not None:
             problems.append(f"{name}: {reason}")
     problems += [f"unexpected {name}" for name in sorted(_unknown(source, known))]
     if problems:
         raise CheckpointError(f"{source.path}: does not fit {component.path}: " + "; ".join(problems))
+
+
+def _refuse_stored(
+    part: Component[Any], declaration: Declaration, source: TensorSource, name: str, available: set[str]
+) -> str | None:
+    """Why a stored tensor of the right shape cannot be loaded; reads its values only where they may not fit."""
+    dtype = _stored_dtype(source, name)
+    if dtype is None:
+        return f"expected {declaration.dtype.name}, got {source.entry(name).dtype_name}, which is never converted to it"
+    prefix = name[: len(name) - len(declaration.name)]
+    siblings = (d.name for d in part.parameters() if prefix + d.name in available)
+    together = {sibling: _stored_dtype(source, prefix + sibling) for sibling in siblings}
+    reason = part.refuse_load(declaration, dtype, together)
+    if reason is not None or dtype == declaration.dtype:
+        return reason
+    reason = part.refuse_values(declaration, source.read(name))
+    source.drop_pages(name)
+    return reason
+
+
+def _stored_dtype(source: TensorSource, name: str) -> DType | None:
+    """The NumPy dtype of a stored tensor, where there is one."""
+    return format_dtype(source.entry(name).dtype_name).numpy_dtype
 
 
 def _unknown(source: TensorSource, known: Iterable[str]) -> set[str]:

@@ -38,8 +38,8 @@ from tests.promises.composite_cases import training_step
 
 VOCABULARY = 2048
 LIMITS = {"ids": VOCABULARY, "targets": VOCABULARY}
-HEADS = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 32}
-PACKED = [(8, 128, 256)]
+HEADS = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
+PACKED = [(8, 128, 512)]
 ROWS = [(8, 128, 256)]
 KINDS = get_args(ActivationKind)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 #: NumPy files the bytes of its arrays, and nothing else, under a domain of their own.
-ARRAYS = tracemalloc.DomainFilter(True, np.lib.tracemalloc_domain)
+ARRAYS = np.lib.tracemalloc_domain
 #: What a steady-state call may allocate on the way: NumPy's iterator buffers (up to three of 8,192 elements), small objects.
 STEADY_BYTES_PER_THREAD = 120 * 1024
 STEADY_BYTES = 120 * 1024
@@ -32,8 +32,7 @@ def tracing() -> Iterator[None]:
 
 def array_bytes() -> int:
     """Return the bytes of all arrays allocated since tracing began and not freed yet."""
-    snapshot = tracemalloc.take_snapshot().filter_traces([ARRAYS])
-    return sum(statistic.size for statistic in snapshot.statistics("filename"))
+    return sum(trace.size for trace in tracemalloc.take_snapshot().traces if trace.domain == ARRAYS)
 
 
 def array_growth(call: Callable[[], Any]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import textwrap
+import tracemalloc
 from typing import Any
 
 import pytest
@@ -23,14 +24,14 @@ MIB = 2**20
 def growth_beyond_plan(component: Component[Any], context: BuildContext) -> int:
     """Return by how much more than its plan reserves a build makes NumPy allocate; call it within ``tracing``."""
     reserved = component.plan(context).reserved_bytes
-    before = array_bytes()
+    tracemalloc.clear_traces()
     component.build(context)
-    return array_bytes() - before - reserved
+    return array_bytes() - reserved
 
 
 def test_a_build_takes_from_numpy_what_its_plan_reserves(device: ExecutionContext) -> None:
     wrong = []
-    for case, dtype, mode in BUILDS:
+    for case, dtype, mode in BUILDS[::20]:
         case.build(device, mode, dtype)  # a first build fills the kernels' constants
     with tracing():
         for case, dtype, mode in BUILDS:
