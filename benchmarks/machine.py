@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 
 #: Prefix and suffix of OpenBLAS's exported names: NumPy's wheels, 64-bit integer builds, distributions.
@@ -12,7 +13,7 @@ _NAME_FORMS = ("scipy_openblas_{}64_", "scipy_openblas_{}", "openblas_{}64_", "o
 
 
 def memory_line(key: str) -> int:
-    """Bytes of one line of ``/proc/self/status``: ``VmRSS`` is the resident memory, ``VmHWM`` its peak; 0 if unknown."""
+    """Bytes in a line of ``/proc/self/status``: ``VmRSS`` is the resident memory, ``VmHWM`` its peak; 0 if unknown."""
     try:
         lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     except OSError:
@@ -51,7 +52,7 @@ def processor() -> str:
     return f"{len(names)} x {names[0]}" if names else platform.processor()
 
 
-def markdown_table(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+def markdown_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> str:
     """A table in Markdown, all columns but the first aligned to the right."""
     lines = ["| " + " | ".join(header) + " |", "| --- |" + " ---: |" * (len(header) - 1)]
     lines += ["| " + " | ".join(row) + " |" for row in rows]

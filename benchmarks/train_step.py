@@ -6,8 +6,8 @@ Needs torch. Each side lives in a process of its own and the two take turns, the
 ratio is the median of the ratios of all rounds, so that a slow spell of the machine hits both. Above 1, Mila is faster.
 
 NumPy's OpenBLAS keeps its threads spinning for a while after every product, where they take processors from Mila's own
-threads. ``OPENBLAS_THREAD_TIMEOUT=4`` ends that; it is read when NumPy is imported, so Mila's command line sets it first
-thing. ``--openblas-thread-timeout unset`` measures what a program gets that does not set it.
+threads. ``OPENBLAS_THREAD_TIMEOUT=4`` ends that; it is read when NumPy is imported, so Mila's command line sets it
+before. ``--openblas-thread-timeout unset`` measures what a program gets that does not set it.
 
 The profile is taken in steps of its own, after the timed ones. Memory is the peak of the resident memory (``VmHWM``) of
 a process that does nothing else; net is without what its imports take.

@@ -195,7 +195,8 @@ def answer(worker: Worker, command: dict[str, Any]) -> dict[str, Any]:
 def main() -> None:
     """``python -m benchmarks.train_step_workers (mila | torch) CASE WEIGHTS``."""
     side, case_name, weights = sys.argv[1:]
-    worker: Worker = {"mila": MilaWorker, "torch": TorchWorker}[side](case_name, Path(weights))
+    worker_class = MilaWorker if side == "mila" else TorchWorker
+    worker: Worker = worker_class(case_name, Path(weights))
     print(json.dumps({"ready": side}), flush=True)
     for line in sys.stdin:
         print(json.dumps(answer(worker, json.loads(line))), flush=True)

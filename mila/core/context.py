@@ -23,7 +23,8 @@ class Layout(Enum):
 
     #: Buffers that are not alive together share bytes.
     SHARED = "shared"
-    #: No two buffers share a byte, and bytes become 0xFF when their life ends: for finding wrong declarations.
+    #: No two buffers share a byte, nothing is written over anything else, and bytes become 0xFF when their life ends:
+    #: for finding wrong declarations.
     POISONED = "poisoned"
 
 

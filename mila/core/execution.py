@@ -22,6 +22,8 @@ from mila.memory.storage import Shape
 if TYPE_CHECKING:
     from mila.core.component import Component
 
+#: What a buffer without elements holds; one for all, so that it takes nothing from the allocator.
+_NO_BYTES: Array = np.empty(0, np.uint8)
 #: How many runtime shapes a root remembers as checked.
 _REMEMBERED_SHAPES = 64
 
@@ -100,7 +102,7 @@ class Execution:
     def _array(self, storage: Storage) -> Array:
         declaration = storage.declaration
         if not declaration.nbytes:
-            return np.empty(0, declaration.dtype)
+            return _NO_BYTES.view(declaration.dtype)
         block = self.arenas[storage.arena].bytes
         return block[storage.offset : storage.offset + declaration.nbytes].view(declaration.dtype)
 

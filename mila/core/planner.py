@@ -56,6 +56,7 @@ class Planner:
         self._alignment = alignment
         self._count = len(schedule.steps)
         self._last = 2 * self._count if context.is_training else self._count
+        self._may_share = context.layout is Layout.SHARED
         self._draft = _Draft()
         self._producer = {v: i for i, step in enumerate(schedule.steps) for v in step.outputs}
         self._readers: dict[int, list[tuple[int, int]]] = {}
@@ -125,7 +126,7 @@ class Planner:
 
     def _overwritable(self, i: int, value: int) -> Overwrite:
         step = self._schedule.steps[i]
-        if value not in self._producer or value in self._kept or step.inputs.count(value) > 1:
+        if value not in self._producer or value in self._kept or step.inputs.count(value) > 1 or not self._may_share:
             return Overwrite.NEVER
         others = max(self._uses(value, without=i), default=-1)
         if others < i:
@@ -136,7 +137,7 @@ class Planner:
 
     def _gradient_overwritable(self, value: int) -> bool:
         """A gradient is the last consumer's own buffer, except that of a root's output, which is the caller's."""
-        return self._context.is_training and value not in self._schedule.outputs
+        return self._context.is_training and self._may_share and value not in self._schedule.outputs
 
     # ------------------------------------------------------------------ declarations
 
@@ -334,7 +335,7 @@ class Planner:
             )
             for s in transient
         ]
-        place = place_by_lifetime if self._context.layout is Layout.SHARED else place_one_after_another
+        place = place_by_lifetime if self._may_share else place_one_after_another
         offsets, sizes[TRANSIENT] = place(requests)
         for storage, offset in zip(transient, offsets, strict=True):
             storage.offset = offset

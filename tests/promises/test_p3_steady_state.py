@@ -101,7 +101,7 @@ def test_the_activations_are_larger_than_what_is_allowed(device: ExecutionContex
     for case, mode in BUILDS:
         plan = case.make(device).plan(case.context(mode, **whole_chunk(case, mode, case.shapes)))
         values = [buffer.nbytes for buffer in plan.buffers if buffer.name in OF_THE_BATCH]
-        assert max(values) >= 2**20 or case in SMALL_OUTPUTS, case
+        assert max(values, default=0) >= 2**20 or case in SMALL_OUTPUTS, case
 
 
 def test_every_component_is_measured() -> None:

@@ -1,0 +1,58 @@
+"""A run smaller than the build gives what a build of exactly that size gives."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from mila.devices import ExecutionContext
+from tests.promises.case import INFERENCE, TRAINING, Array, Case
+from tests.promises.cases import CASES, TRAINED
+from tests.promises.gradient_check import as_tuple
+from tests.promises.running import built_shapes, smaller_shapes, train_once
+
+#: How far tile sizes, which follow the built shape, may move a sum of float64 numbers.
+TOLERANCE = 1e-13
+
+
+def close(a: Array, b: Array) -> bool:
+    return a.shape == b.shape and a.dtype == b.dtype and np.allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+@pytest.mark.parametrize("case", TRAINED, ids=str)
+def test_training_at_a_smaller_shape(case: Case, device: ExecutionContext) -> None:
+    for shapes in smaller_shapes(case.build(device, TRAINING, "float64")):
+        large = case.build(device, TRAINING, "float64")
+        exact = case.build(device, TRAINING, "float64", shapes=shapes)
+        inputs = case.inputs(exact)
+        for (label, a), (_, b) in zip(train_once(exact, inputs), train_once(large, inputs), strict=True):
+            assert close(a, b), f"{label} at {shapes}"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if INFERENCE in case.modes], ids=str)
+def test_inference_at_a_smaller_shape(case: Case, device: ExecutionContext) -> None:
+    for shapes in smaller_shapes(case.build(device, INFERENCE, "float64")):
+        large = case.build(device, INFERENCE, "float64")
+        exact = case.build(device, INFERENCE, "float64", shapes=shapes, **exactly(case, shapes))
+        assert built_shapes(exact) == shapes
+        inputs = case.inputs(exact)
+        for a, b in zip(as_tuple(exact.forward(*inputs)), as_tuple(large.forward(*inputs)), strict=True):
+            assert close(a, b), f"output at {shapes}"
+
+
+def exactly(case: Case, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:
+    """Return the build option under which a chunk is the whole sequence, where a component works on chunks."""
+    given = case.options.get(INFERENCE, {})
+    return {"prefill_size": next(iter(shapes.values()))[1]} if "prefill_size" in given else {}
+
+
+@pytest.mark.parametrize("case", TRAINED, ids=str)
+def test_training_equals_inference_where_nothing_is_random(case: Case, device: ExecutionContext) -> None:
+    """The last position, where that is all that an inference build gives."""
+    component = case.build(device, TRAINING, "float64")
+    if INFERENCE not in case.modes or any(getattr(part.config, "probability", 0) for part in component.walk()):
+        return
+    alone = case.build(device, INFERENCE, "float64")
+    inputs = case.inputs(alone)
+    for a, b in zip(as_tuple(component.forward(*inputs)), as_tuple(alone.forward(*inputs)), strict=True):
+        assert close(a[:, -1:] if a.shape != b.shape else a, b)
