@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -26,9 +24,7 @@ from mila.errors import CheckpointError
 from mila.memory import format_bytes
 from mila.training import (
     ByteTokenizer,
-    StepReport,
     TokenSplit,
-    Trainer,
     TrainingEvent,
     ValidationReport,
     bigram_loss,
@@ -36,7 +32,6 @@ from mila.training import (
     sample_text,
 )
 
-_CALIBRATION_STEPS = 8
 _FEWEST_STEPS = 40
 _PROMPT = "def "
 _SAMPLE_LENGTH = 240
@@ -83,8 +78,7 @@ def demo(
     if not as_json:
         show_plan(unbuilt, as_json)
     plan = plan_document(unbuilt.plan(), None, unbuilt.step.parameter_count())
-    chosen = steps if steps is not None else _steps_within(seconds, settings, split)
-    gc.collect()  # of the network that was measured with
+    chosen = steps if steps is not None else _steps_within(seconds, settings)
     say(f"\n{chosen} steps" + ("" if steps is not None else f", as many as this machine takes in {seconds:g} s"))
     settings = settings.model_copy(update={"steps": chosen})
     findings = _Findings(chosen, folder, plan)
@@ -113,19 +107,13 @@ def _folder(out: Path | None) -> Path:
     return out
 
 
-def _steps_within(seconds: float, settings: DemoSettings, split: TokenSplit) -> int:
-    """How many steps this machine takes in its share of the time, from a few that are thrown away."""
-    times: list[float] = []
-    with tempfile.TemporaryDirectory() as scratch:
-        trainer = demo_trainer(settings, split, Path(scratch) / "run")
-        trainer.build()
+def _steps_within(seconds: float, settings: DemoSettings) -> int:
+    """How many steps this machine takes in its share of the time.
 
-        def listen(event: TrainingEvent) -> None:
-            if isinstance(event, StepReport):
-                times.append(trainer.config.tokens_per_step / event.tokens_per_second)
-
-        trainer.run(listen, until=_CALIBRATION_STEPS)
-    return max(_FEWEST_STEPS, int(seconds * _SHARE_OF_STEPS / statistics.median(times)))
+    Measured in a process of its own: memory that it frees would hide what the build takes.
+    """
+    per_step: float = _in_a_new_process("measure", settings)
+    return max(_FEWEST_STEPS, int(seconds * _SHARE_OF_STEPS / per_step))
 
 
 def _train(settings: DemoSettings, split: TokenSplit, findings: _Findings, say: _Speaker) -> None:
@@ -153,17 +141,20 @@ def _train(settings: DemoSettings, split: TokenSplit, findings: _Findings, say: 
     findings.tokens_per_second = settings.steps * trainer.config.tokens_per_step / findings.seconds
     say(f"{settings.steps} steps in {findings.seconds:.1f} s, {findings.tokens_per_second:,.0f} tokens/s\n")
     findings.claims["the network beats the bigram model"] = findings.validation_loss < findings.bigram_loss
-    findings.new_process = _in_a_new_process(settings, trainer, findings.folder)
+    checkpoint = trainer.run_folder.checkpoint_path(settings.first_steps)
+    findings.new_process = _in_a_new_process("resume", settings, str(checkpoint), str(findings.folder / "resumed"))
     _compare(settings, findings, say)
 
 
-def _in_a_new_process(settings: DemoSettings, trainer: Trainer, folder: Path) -> dict[str, Any]:
-    """Take the last steps again, from the checkpoint before them."""
-    checkpoint = trainer.run_folder.checkpoint_path(settings.first_steps)
-    arguments = [settings.model_dump_json(), str(checkpoint), str(folder / "resumed")]
+def _in_a_new_process(task: str, settings: DemoSettings, *arguments: str) -> Any:
+    """What a task of ``mila.cli.demo_run`` prints, with this very Mila.
+
+    Raises:
+        CheckpointError: the process failed.
+    """
     paths = [str(Path(mila.errors.__file__).parents[1]), os.environ.get("PYTHONPATH", "")]
     done = subprocess.run(
-        [sys.executable, "-m", "mila.cli.demo_run", *arguments],
+        [sys.executable, "-m", "mila.cli.demo_run", task, settings.model_dump_json(), *arguments],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in paths if path)},
         capture_output=True,
         text=True,
@@ -171,9 +162,8 @@ def _in_a_new_process(settings: DemoSettings, trainer: Trainer, folder: Path) ->
     )
     if done.returncode:
         reason = (done.stderr.strip().splitlines() or ["no message"])[-1]
-        raise CheckpointError(f"{checkpoint}: could not be resumed in a new process: {reason}")
-    found: dict[str, Any] = json.loads(done.stdout)
-    return found
+        raise CheckpointError(f"demo: {task} in a new process failed: {reason}")
+    return json.loads(done.stdout)
 
 
 def _compare(settings: DemoSettings, findings: _Findings, say: _Speaker) -> None:

@@ -1,14 +1,17 @@
-"""What the demo trains, the same in every process; run as a module it goes on from the demo's checkpoint.
+"""What the demo trains, the same in every process, and the two things that it does in processes of their own.
 
-``python -m mila.cli.demo_run SETTINGS CHECKPOINT RUN_FOLDER`` resumes in this process, takes the last steps, and prints
-their losses and the SHA-256 of the parameters as JSON.
+``python -m mila.cli.demo_run resume SETTINGS CHECKPOINT RUN_FOLDER`` takes the last steps again and prints their
+losses, and the SHA-256 of the parameters, as JSON. ``python -m mila.cli.demo_run measure SETTINGS`` prints the seconds
+that a step takes.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -32,7 +35,7 @@ from mila.training import (
 )
 
 VALIDATION_FRACTION = 0.05
-VALIDATION_BATCHES = 40
+MEASURED_STEPS = 12
 
 
 class DemoSettings(BaseModel):
@@ -54,6 +57,7 @@ class DemoSettings(BaseModel):
     heads: int = Field(default=4, gt=0)
     sequence_length: int = Field(default=128, gt=0)
     batch_size: int = Field(default=16, gt=0)
+    validation_batches: int = Field(default=40, gt=0)
     learning_rate: float = Field(default=3e-3, gt=0)
     seed: int = 0
 
@@ -95,7 +99,8 @@ def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Tra
         ),
         optimizer=AdamWConfig(beta2=0.99, weight_decay=0.1, maximum_norm=1.0),
         validate_every=max(1, steps // 4),
-        validation_batches=VALIDATION_BATCHES,
+        validation_batches=settings.validation_batches,
+        keep_last=8,  # every checkpoint of the last steps stays: the other process goes on from the first of them
         seed=settings.seed,
     )
     gpt = GptTransformer("gpt", network, device="cpu", seed=settings.seed)
@@ -103,7 +108,11 @@ def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Tra
 
 
 def take_last_steps(trainer: Trainer, notify: Callable[[TrainingEvent], None] | None = None) -> dict[str, Any]:
-    """Train to the end; the loss and the gradient norm of each step, and what the parameters hash to."""
+    """Train to the end; the loss and the gradient norm of each step, and what the parameters hash to.
+
+    Raises:
+        KeyboardInterrupt: somebody pressed Ctrl-C meanwhile.
+    """
     numbers: list[list[float]] = []
 
     def listen(event: TrainingEvent) -> None:
@@ -112,7 +121,8 @@ def take_last_steps(trainer: Trainer, notify: Callable[[TrainingEvent], None] | 
         if notify is not None:
             notify(event)
 
-    trainer.run(listen)
+    if trainer.run(listen).interrupted:
+        raise KeyboardInterrupt
     return {"losses_and_norms": numbers, "parameters_sha256": parameters_sha256(trainer.step)}
 
 
@@ -124,12 +134,32 @@ def parameters_sha256(step: TrainingStep) -> str:
     return digest.hexdigest()
 
 
-def _main(settings_json: str, checkpoint: str, folder: str) -> None:
-    settings = DemoSettings.model_validate_json(settings_json)
+def seconds_per_step(settings: DemoSettings) -> float:
+    """The median over a few steps, without the first, which are thrown away."""
+    times: list[float] = []
+    with tempfile.TemporaryDirectory() as scratch:
+        trainer = demo_trainer(settings, demo_split(settings), Path(scratch) / "run")
+        trainer.build()
+
+        def listen(event: TrainingEvent) -> None:
+            if isinstance(event, StepReport):
+                times.append(trainer.config.tokens_per_step / event.tokens_per_second)
+
+        trainer.run(listen, until=MEASURED_STEPS)
+    return statistics.median(times[1:])
+
+
+def resumed_steps(settings: DemoSettings, checkpoint: str, folder: str) -> dict[str, Any]:
+    """The last steps, from the checkpoint before them."""
     trainer = demo_trainer(settings, demo_split(settings), Path(folder))
     trainer.build()
     trainer.resume(checkpoint)
-    print(json.dumps(take_last_steps(trainer)))
+    return take_last_steps(trainer)
+
+
+def _main(task: str, settings_json: str, *arguments: str) -> None:
+    settings = DemoSettings.model_validate_json(settings_json)
+    print(json.dumps(seconds_per_step(settings) if task == "measure" else resumed_steps(settings, *arguments)))
 
 
 if __name__ == "__main__":

@@ -166,6 +166,8 @@ class Linear(Component[LinearConfig]):
         if table.shape != expected or (scales is not None and scales.shape != expected[:1]):
             got = (table.shape, None if scales is None else scales.shape)
             raise ShapeError(f"{self.path}: expected a table {expected} and scales {expected[:1]}, got {got}")
+        if not table.flags.c_contiguous:
+            raise ShapeError(f"{self.path}: expected a C-contiguous table, got strides {table.strides}")
         quantized = table.dtype == FLOAT8_E4M3
         if quantized is not (scales is not None) or not (quantized or table.dtype == self.dtype):
             raise DTypeError(

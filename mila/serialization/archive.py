@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from types import TracebackType
 from typing import Any, Self
 
 import numpy.typing as npt
@@ -19,6 +18,7 @@ from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.atomic import write_file_atomically
 from mila.serialization.atomic_folder import AtomicFolder, recover_folder
+from mila.serialization.blocks import ClosedAfterBlock, FinishedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
 from mila.serialization.manifest import (
     MANIFEST_NAME,
@@ -92,7 +92,7 @@ class ModelArchive:
         return name
 
 
-class ArchiveWriter(ModelArchive):
+class ArchiveWriter(ModelArchive, FinishedAfterBlock):
     """An archive being written; as a context manager it is finished at the end of the block, or aborted.
 
     Nothing is visible under its name until `close`. An archive that has the name is replaced, whole.
@@ -210,19 +210,12 @@ class ArchiveWriter(ModelArchive):
         except OSError as error:
             raise operating_system_refusal(self.path / file, "could not be written", error) from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+    def finish(self) -> None:
+        """`close`, at the end of a block."""
+        self.close()
 
 
-class ArchiveReader(ModelArchive):
+class ArchiveReader(ModelArchive, ClosedAfterBlock):
     """An archive open for reading. The size of every file is checked on opening, the contents by `verify`.
 
     Files that the manifest does not list are not part of the archive and never read.
@@ -281,14 +274,6 @@ class ArchiveReader(ModelArchive):
         if file not in self._files:
             raise refusal(self.path, expected=f"a file {shown(file)}", got="none in the manifest")
         return self.path / file
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _check_sizes(folder: Path, manifest: Manifest) -> None:

@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO, Self
+from typing import BinaryIO
 
 from mila.errors import LifecycleError
 from mila.serialization import filesystem
+from mila.serialization.blocks import FinishedAfterBlock
 from mila.serialization.failures import operating_system_refusal
 from mila.serialization.temporaries import PARTIAL, create_locked, discard, remove_left_behind
 
 
-class AtomicFile:
+class AtomicFile(FinishedAfterBlock):
     """A file under a temporary name that `commit` gives its final one; as a context manager, at the end of the block.
 
     `file` is open for writing and seeking. An exception inside the block, or `abort`, removes it.
@@ -87,16 +87,9 @@ class AtomicFile:
         if mode != self._temporary.stat().st_mode & 0o7777:
             filesystem.change_mode(self._temporary, mode)
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.abort()
+    def finish(self) -> None:
+        """`commit`, at the end of a block."""
+        self.commit()
 
 
 def write_file_atomically(path: Path | str, write: Callable[[BinaryIO], None], *, named: Path | None = None) -> None:

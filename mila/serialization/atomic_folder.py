@@ -13,11 +13,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from mila.errors import LifecycleError
 from mila.serialization import filesystem
+from mila.serialization.blocks import FinishedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal
 from mila.serialization.temporaries import (
     PARTIAL,
@@ -30,7 +29,7 @@ from mila.serialization.temporaries import (
 )
 
 
-class AtomicFolder:
+class AtomicFolder(FinishedAfterBlock):
     """A folder under a temporary name, `path`, that `commit` gives its final one; as a context manager, at the end.
 
     Raises:
@@ -106,16 +105,9 @@ class AtomicFolder:
             filesystem.unlock(lock)
         return previous
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.commit()
-        else:
-            self.abort()
+    def finish(self) -> None:
+        """`commit`, at the end of a block."""
+        self.commit()
 
 
 def replace_folder_atomically(final: Path | str, populate: Callable[[Path], None]) -> None:

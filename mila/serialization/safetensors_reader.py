@@ -14,12 +14,12 @@ import threading
 from collections.abc import Mapping
 from io import FileIO
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from mila.errors import LifecycleError
+from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.dtypes import FORMAT_DTYPES
 from mila.serialization.failures import operating_system_refusal, refusal, shown
 from mila.serialization.header import (
@@ -46,7 +46,7 @@ class _Identity(NamedTuple):
     modified: int
 
 
-class SafetensorsFile:
+class SafetensorsFile(ClosedAfterBlock):
     """A safetensors file open for reading; as a context manager it is closed at the end of the block.
 
     Every read first checks that the path still leads to the file that was opened, unchanged. Views stay valid after
@@ -239,14 +239,6 @@ class SafetensorsFile:
             got = f"{entry.dtype_name}, which packs its elements below a byte"
             raise refusal(self.path, tensor=entry.name, expected="a dtype that NumPy has", got=got)
         return dtype
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def _identity(status: os.stat_result) -> _Identity:

@@ -16,8 +16,7 @@ import math
 import operator
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +24,7 @@ import numpy.typing as npt
 from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.atomic import AtomicFile
+from mila.serialization.blocks import FinishedAfterBlock
 from mila.serialization.dtypes import FormatDType, format_dtype
 from mila.serialization.failures import operating_system_refusal, refusal, shown
 from mila.serialization.header import (
@@ -48,7 +48,7 @@ class _Stage(enum.Enum):
     CLOSED = "closed"
 
 
-class SafetensorsWriter:
+class SafetensorsWriter(FinishedAfterBlock):
     """A safetensors file being written; as a context manager it is closed at the end of the block, or aborted.
 
     ``declare`` and ``set_metadata``, then ``begin``, then ``write`` for every tensor in the order of declaration, then
@@ -237,16 +237,9 @@ class SafetensorsWriter:
         except OSError as error:
             raise operating_system_refusal(self.path, "could not be written, what was there stays", error) from error
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self.close()
-        else:
-            self.abort()
+    def finish(self) -> None:
+        """`close`, at the end of a block."""
+        self.close()
 
 
 def save_tensors(path: Path | str, tensors: Mapping[str, Array], metadata: Mapping[str, str] | None = None) -> None:

@@ -11,11 +11,12 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Mapping
 from pathlib import Path, PurePosixPath
-from types import MappingProxyType, TracebackType
-from typing import Any, Self
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
+from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
 from mila.serialization.header import DEFAULT_HEADER_LIMIT, TensorEntry
 from mila.serialization.safetensors_reader import SafetensorsFile
@@ -30,7 +31,7 @@ _INDEX_ENDING = ".index.json"
 _NUMBERED_SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})(?P<ending>\.safetensors)")
 
 
-class ShardedTensors:
+class ShardedTensors(ClosedAfterBlock):
     """The tensors of an index, read like those of one file, shard by shard in the order of the shards' names.
 
     `metadata` holds the entries on which all shards agree.
@@ -118,14 +119,6 @@ class ShardedTensors:
         if shard is None:
             raise refusal(self.path, tensor=name, expected="a tensor of this index", got="no such name")
         return shard
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
-    ) -> None:
-        self.close()
 
 
 def open_tensors(

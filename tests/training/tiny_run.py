@@ -90,5 +90,13 @@ def run_until(folder: Path, until: int, **changes: Any) -> tuple[Trainer, list[T
     return trainer, events
 
 
+def everything(trainer: Trainer) -> dict[str, Any]:
+    """All that decides the next step, bit for bit."""
+    arrays = dict(zip(trainer.step.get_parameter_names(), trainer.step.get_parameters(), strict=True))
+    arrays |= trainer.step.optimizer_moments()
+    counts = {"updates": trainer.step.update_count, "runs": trainer.step.training_run_count}
+    return {name: array.tobytes() for name, array in arrays.items()} | counts
+
+
 if __name__ == "__main__":
     print(json.dumps(numbers_of(run_until(Path(sys.argv[1]), int(sys.argv[2]))[1])))

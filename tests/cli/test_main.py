@@ -1,0 +1,58 @@
+"""The command line as a whole: help, version, exit codes, and the environment that NumPy meets."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import mila
+from tests.cli.commands import environment, mila_here, mila_process
+
+PROBE = """
+import os, sys
+
+def watch(event, arguments):
+    if event == "import" and arguments[0] == "numpy":
+        print("numpy meets", os.environ.get("OPENBLAS_THREAD_TIMEOUT"), flush=True)
+
+sys.addaudithook(watch)
+sys.argv = ["mila", "--version"]
+from mila.cli.main import main
+main()
+"""
+
+
+def test_version() -> None:
+    result = mila_process("--version")
+    assert (result.returncode, result.stdout, result.stderr) == (0, f"mila {mila.__version__}\n", "")
+
+
+@pytest.mark.parametrize("command", ["train", "sample", "demo"])
+def test_every_command_has_an_example(command: str) -> None:
+    result = mila_here(command, "--help")
+    assert result.exit_code == 0
+    assert f"Example: mila {command}" in result.output
+
+
+def test_help_names_the_commands_and_the_exit_codes() -> None:
+    result = mila_here("--help")
+    for word in ("train", "sample", "demo", "3 does not fit", "130 interrupted"):
+        assert word in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize("arguments", [("paint",), ("train",), ("train", "a.txt"), ("sample", "run", "--length", "x")])
+def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
+    result = mila_here(*arguments)
+    assert result.exit_code == 2
+    assert "Usage" in result.stderr or "Error" in result.stderr
+
+
+@pytest.mark.parametrize(("given", "expected"), [({}, "4"), ({"OPENBLAS_THREAD_TIMEOUT": "26"}, "26")])
+def test_numpy_is_loaded_after_its_environment_is_set(given: dict[str, str], expected: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE], env=environment(**given), capture_output=True, text=True, check=True
+    )
+    *_, met, version = done.stdout.splitlines()
+    assert (met, version) == (f"numpy meets {expected}", f"mila {mila.__version__}")

@@ -1,0 +1,120 @@
+"""Devices: identifiers, execution contexts, and how much memory there is."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mila.devices import DeviceId, DeviceType, ExecutionContext
+from mila.devices import memory as device_memory
+from mila.devices.memory import available_host_bytes
+from mila.errors import ConfigurationError, DeviceError
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("cpu", DeviceId(DeviceType.CPU)),
+        ("CPU", DeviceId(DeviceType.CPU)),
+        ("cpu:0", DeviceId(DeviceType.CPU)),
+        ("cuda", DeviceId(DeviceType.CUDA, 0)),
+        ("Cuda:3", DeviceId(DeviceType.CUDA, 3)),
+        ("cuda:15", DeviceId(DeviceType.CUDA, 15)),
+        (DeviceId(DeviceType.CUDA, 2), DeviceId(DeviceType.CUDA, 2)),
+    ],
+)
+def test_a_device_is_read_and_written(text: Any, expected: DeviceId) -> None:
+    device = DeviceId.parse(text)
+    assert device == expected
+    assert DeviceId.parse(str(device)) == device
+
+
+@pytest.mark.parametrize(
+    "text", ["", "gpu", "cpu:1", "cuda:", "cuda:-1", "cuda:01", "cuda: 1", "cuda:1 ", "cuda:٣", "cuda:99999", 3, None]
+)
+def test_what_is_no_device_is_refused(text: Any) -> None:
+    with pytest.raises(DeviceError, match="device: "):
+        DeviceId.parse(text)
+
+
+def test_devices_print_as_they_are_written() -> None:
+    assert str(DeviceId(DeviceType.CPU)) == "cpu"
+    assert str(DeviceId(DeviceType.CUDA, 1)) == "cuda:1"
+    assert repr(ExecutionContext("cpu", threads=2, seed=3)) == "ExecutionContext('cpu', threads=2, seed=3)"
+
+
+def test_threads_are_at_least_one_and_by_default_what_the_process_may_use() -> None:
+    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert ExecutionContext("cpu").threads == min(usable or 1, 8)
+    assert ExecutionContext("cpu", threads=3).threads == 3
+    for threads in (0, -1):
+        with pytest.raises(ConfigurationError, match="threads must be at least 1"):
+            ExecutionContext("cpu", threads=threads)
+
+
+def test_an_allocation_has_the_size_that_was_asked_for() -> None:
+    block = ExecutionContext("cpu").allocate(1000)
+    assert (block.dtype, block.nbytes) == (np.uint8, 1000)
+
+
+def test_the_cpu_computes_float32_and_float64() -> None:
+    context = ExecutionContext("cpu")
+    assert [context.supports(np.dtype(name)) for name in ("float32", "float64", "float16", "int32")] == [
+        True,
+        True,
+        False,
+        False,
+    ]
+    context.synchronize()
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/meminfo")
+def test_the_memory_of_this_machine_is_known() -> None:
+    available = available_host_bytes()
+    assert available is not None
+    assert 0 < available < 2**50
+
+
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder that stands for the files that the operating system answers with."""
+    monkeypatch.setattr(device_memory, "_MEMINFO", tmp_path / "meminfo")
+    monkeypatch.setattr(device_memory, "_CGROUP_V2", tmp_path / "v2")
+    monkeypatch.setattr(device_memory, "_CGROUP_V1", tmp_path / "v1")
+    for folder in ("v1", "v2"):
+        (tmp_path / folder).mkdir()
+    return tmp_path
+
+
+def write(folder: Path, **files: str) -> None:
+    for name, text in files.items():
+        (folder / name.replace("__", ".")).write_text(text, encoding="ascii")
+
+
+def test_free_memory_is_the_limit_without_a_control_group(machine: Path) -> None:
+    assert available_host_bytes() is None
+    write(machine, meminfo="MemTotal: 9 kB\nMemAvailable:    1000 kB\n")
+    assert available_host_bytes() == 1000 * 1024
+
+
+def test_the_control_group_is_the_limit_where_it_is_smaller(machine: Path) -> None:
+    write(machine, meminfo="MemAvailable: 1000 kB\n")
+    write(machine / "v2", memory__max="max\n", memory__current="5\n")
+    assert available_host_bytes() == 1024000
+    write(machine / "v2", memory__max="500000\n", memory__current="200000\n")
+    assert available_host_bytes() == 300000
+    write(machine / "v2", memory__stat="anon 7\ninactive_file 1000\n")
+    assert available_host_bytes() == 301000
+    write(machine / "v2", memory__current="600000\n")
+    assert available_host_bytes() == 0
+
+
+def test_the_older_kind_of_control_group(machine: Path) -> None:
+    write(machine / "v1", memory__limit_in_bytes="1000\n", memory__usage_in_bytes="400\n")
+    # the older files are called memory.limit_in_bytes and so on
+    assert available_host_bytes() == 600
