@@ -76,7 +76,7 @@ class Rope(Component[RopeConfig]):
         """Tables shared by all layers; output and gradient in place where the graph allows it."""
         shape, config = context.input_shape, self.config
         table_shape = (max(shape[1], context.max_seq_len), config.turning_dim // 2)
-        key = ("rope", config.theta, config.turning_dim, config.head_dim, table_shape, context.dtype.name)
+        key = ("rope", config.theta, table_shape, context.dtype.name)
         for name, part in (("cosine", 0), ("sine", 1)):
             yield table(name, table_shape, context.dtype, (*key, name), self._table(context.kernels, part))
         yield output(shape, context.dtype, over=0 if context.overwritable[0] is Overwrite.FORWARD else None)
@@ -116,11 +116,11 @@ class Rope(Component[RopeConfig]):
 
     def _table(self, kernels: Kernels, part: int) -> Initializer:
         """Fills one of the two tables; the other is drawn into memory that is given back."""
-        config = self.config
+        theta = self.config.theta
 
         def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
             tables = [np.empty_like(array), np.empty_like(array)]
             tables[part] = array
-            kernels.rope_tables(tables[0], tables[1], config.theta, config.turning_dim, config.head_dim)
+            kernels.rope_tables(tables[0], tables[1], theta)
 
         return fill

@@ -52,6 +52,16 @@ class Identity:
         return parent
 
     @property
+    def is_orphan(self) -> bool:
+        """Whether it was a child of a network that no longer exists."""
+        ancestor: Identity | None = self
+        while ancestor is not None:
+            if ancestor._parent is not None and ancestor._parent() is None:
+                return True
+            ancestor = None if ancestor._parent is None else ancestor._parent()
+        return False
+
+    @property
     def root(self) -> Component[Any]:
         """The outermost component of its tree."""
         component: Component[Any] = self  # type: ignore[assignment]

@@ -259,6 +259,8 @@ def _status(component: Component[Any]) -> str:
 
 def describe(component: Component[Any], depth: int = 0) -> str:
     """The nested form of ``repr``: safe in every state."""
+    if component.is_orphan:
+        return f"{type(component).__name__}({component.name!r}, its network no longer exists)"
     count = component.parameter_count()
     size = sum(d.nbytes for c in component.walk() for d in c.parameters())
     head = f"{type(component).__name__}({component.name!r}, {count:,} parameters"

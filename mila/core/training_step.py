@@ -74,12 +74,13 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         network._execution_context = None  # it moves to the step
         try:
             super().__init__(name, dtype=network.dtype, seed=network._seed)
+            self.check_dtypes()
+            if context is not None or device is not None:
+                self.set_execution_context(context if context is not None else ExecutionContext(device or "cpu"))
         except BaseException:
             network._execution_context = context
             network._parent = loss._parent = None
             raise
-        if context is not None or device is not None:
-            self.set_execution_context(context if context is not None else ExecutionContext(device or "cpu"))
 
     def compose(self, graph: Graph, *inputs: Reference) -> Reference:
         """The network, then the loss."""

@@ -228,11 +228,8 @@ class EmbeddingKernels(Protocol):
 class AttentionKernels(Protocol):
     """Rotary positions and attention over packed projections ``qkv (B, T, (H + 2 K) D)``: q, then k, then v heads."""
 
-    def rope_tables(self, cosine: Array, sine: Array, theta: float, rotary_dim: int, head_dim: int) -> None:
-        """Fill ``cosine``, ``sine`` (positions, rotary_dim / 2) of angles ``position * theta ** (-2 i / head_dim)``.
-
-        Angles are computed in float64 and rounded once.
-        """
+    def rope_tables(self, cosine: Array, sine: Array, theta: float) -> None:
+        """Fill ``cosine``, ``sine`` (positions, R / 2) of angles ``position * theta ** (-2 i / R)``, rounded once."""
 
     def rope(
         self,

@@ -59,9 +59,9 @@ def network_dtype(dtype: DType | type[Any] | str) -> DType:
         try:
             resolved = np.dtype(dtype)
         except TypeError:
-            resolved = None
+            resolved = INT32  # like anything else that is no dtype of a network
         if resolved in _NETWORK_DTYPES.values():
-            return resolved  # type: ignore[return-value]
+            return resolved
     raise DTypeError(f"dtype: expected one of {', '.join(_NETWORK_DTYPES)}, got {dtype!r}")
 
 

@@ -73,7 +73,7 @@ def test_the_time_decides_the_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(demo, "_in_a_new_process", lambda task, settings: 0.01)
     assert demo._steps_within(10, DemoSettings()) == 800
     monkeypatch.setattr(demo, "_in_a_new_process", lambda task, settings: 1000.0)
-    assert demo._steps_within(10, DemoSettings()) == 40
+    assert demo._steps_within(10, DemoSettings()) == demo._FEWEST_STEPS
 
 
 def test_a_folder_that_holds_something_is_refused(tmp_path: Path) -> None:

@@ -101,7 +101,7 @@ def test_cross_entropy() -> None:
 
 @pytest.mark.parametrize("rotary_dim", [None, 4, 2])
 def test_rope(rotary_dim: int | None) -> None:
-    """Complex numbers (x_i, x_{i + R/2}) times exp(j t theta^(-2 i / D)), on query and key heads."""
+    """Complex numbers (x_i, x_{i + R/2}) times exp(j t theta^(-2 i / R)), on query and key heads."""
     heads, kv_heads, size = 2, 1, 6
     turning = rotary_dim or size
     x = RANDOM.standard_normal((2, 5, (heads + 2 * kv_heads) * size))
@@ -110,7 +110,7 @@ def test_rope(rotary_dim: int | None) -> None:
     )
     got = run(Rope("rope", config, device="cpu", dtype="float64"), x).reshape(2, 5, heads + 2 * kv_heads, size)
     split = x.reshape(2, 5, heads + 2 * kv_heads, size)
-    angle = np.arange(5)[:, None] * 50.0 ** (-2 * np.arange(turning // 2) / size)
+    angle = np.arange(5)[:, None] * 50.0 ** (-2 * np.arange(turning // 2) / turning)
     turned = (split[..., : turning // 2] + 1j * split[..., turning // 2 : turning]) * np.exp(1j * angle)[:, None]
     expected = split.copy()
     rotated = slice(0, heads + kv_heads)

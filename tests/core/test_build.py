@@ -217,7 +217,9 @@ def test_every_part_of_a_built_network_knows_its_own_context() -> None:
 
 
 def test_inference_holds_less_than_training() -> None:
-    required = {context.runtime_mode: gpt().get_required_memory(context) for context in (training(2, 5), inference(2, 5))}
+    required = {
+        context.runtime_mode: gpt().get_required_memory(context) for context in (training(2, 5), inference(2, 5))
+    }
     (trained, inferred) = required.values()
     assert trained.device_parameter_bytes == inferred.device_parameter_bytes
     assert trained.total_bytes > inferred.total_bytes

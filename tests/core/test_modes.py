@@ -128,9 +128,9 @@ def test_in_eval_backward_raises_and_gradients_stay() -> None:
     assert all(a.tobytes() == b.tobytes() for a, b in zip(before, after, strict=True))
     component.forward(x)
     component.backward(x, dy)
-    assert all(
-        np.allclose(2 * a, b, rtol=1e-6) for a, b in zip(before, component.get_gradients(), strict=True)
-    ), "accumulation survives an evaluation"
+    assert all(np.allclose(2 * a, b, rtol=1e-6) for a, b in zip(before, component.get_gradients(), strict=True)), (
+        "accumulation survives an evaluation"
+    )
 
 
 def test_in_eval_dropout_is_off() -> None:

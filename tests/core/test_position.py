@@ -141,7 +141,9 @@ def test_leaves_that_need_positions_take_them_too() -> None:
 
 
 def test_attention_with_a_cache_alone() -> None:
-    plain, cached = (AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=3, kv_cache=cache) for cache in (False, True))
+    plain, cached = (
+        AttentionConfig(num_heads=4, num_kv_heads=2, head_dim=3, kv_cache=cache) for cache in (False, True)
+    )
     x = np.random.default_rng(1).standard_normal((2, 9, 24))
     whole_sequence = Attention("attention", plain, device="cpu", dtype="float64")
     whole_sequence.build(drawn(2, 9, 24))

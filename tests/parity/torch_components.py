@@ -71,7 +71,7 @@ def attention(config: AttentionConfig, inputs: Inputs, parameters: Parameters) -
 
 def rope(config: RopeConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
     x = inputs[0]
-    tables = rotary_tables(x.shape[1], config.head_dim, config.turning_dim, config.theta)
+    tables = rotary_tables(x.shape[1], config.turning_dim, config.theta)
     width = (config.num_heads + config.num_kv_heads) * config.head_dim
     turned = rotate(split_heads(x[..., :width], config.head_dim), *(table.to(x.dtype) for table in tables))
     return torch.cat((turned.transpose(1, 2).flatten(2), x[..., width:]), dim=-1)

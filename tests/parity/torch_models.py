@@ -63,9 +63,9 @@ def attend(
     return y.transpose(1, 2).flatten(2)
 
 
-def rotary_tables(length: int, head_dim: int, rotary_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines (T, rotary_dim / 2) of ``position * theta ** (-2 i / head_dim)``, float64."""
-    frequencies = theta ** (-2.0 * torch.arange(rotary_dim // 2, dtype=torch.float64) / head_dim)
+def rotary_tables(length: int, rotary_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (T, R / 2) of ``position * theta ** (-2 i / R)``, float64."""
+    frequencies = theta ** (-2.0 * torch.arange(rotary_dim // 2, dtype=torch.float64) / rotary_dim)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
     return angles.cos(), angles.sin()
 
@@ -162,7 +162,7 @@ class LlamaBlock(Module):
         self.mlp = LlamaMlp(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        tables = rotary_tables(x.shape[1], self.head_dim, self.head_dim, self.theta)
+        tables = rotary_tables(x.shape[1], self.head_dim, self.theta)
         cosine, sine = (table.to(x.dtype) for table in tables)
         parts = self.qkv_proj(self.norm_1(x)).split(self.widths, dim=-1)
         q, k, v = (split_heads(part, self.head_dim) for part in parts)

@@ -81,9 +81,7 @@ class Case:
         assert component.build_context is not None
         return self.inputs_of(component, component.build_context.input_shapes, seed)
 
-    def inputs_of(
-        self, component: Component[Any], shapes: Mapping[str, tuple[int, ...]], seed: int = 0
-    ) -> list[Array]:
+    def inputs_of(self, component: Component[Any], shapes: Mapping[str, tuple[int, ...]], seed: int = 0) -> list[Array]:
         """Return inputs of ``shapes``: activations keep away from 0, where functions have kinks."""
         generator = np.random.default_rng(seed)
         arrays: list[Array] = []

@@ -73,9 +73,7 @@ LEAVES = [
         [{}, {"bias": True}, {"unit_offset": 1.0}, {"trainable": False}],
         ROWS,
     ),
-    *family(
-        Linear, {"in_features": 256, "out_features": 512}, [{}, {"bias": False}, {"trainable": False}], ROWS
-    ),
+    *family(Linear, {"in_features": 256, "out_features": 512}, [{}, {"bias": False}, {"trainable": False}], ROWS),
     *family(
         Linear,
         {"in_features": 256, "out_features": 512, "shared_weight": True},
@@ -110,9 +108,7 @@ LEAVES = [
         [{}, {"causal": False}, {"sliding_window": 30}, {"kv_cache": True}],
         PACKED,
     ),
-    *family(
-        SoftmaxCrossEntropy, {}, [{}, {"ignore_index": 2}], [(8, 64, 512)], limits={"targets": 512}
-    ),
+    *family(SoftmaxCrossEntropy, {}, [{}, {"ignore_index": 2}], [(8, 64, 512)], limits={"targets": 512}),
 ]
 
 GPT: dict[str, Any] = {

@@ -43,7 +43,13 @@ def test_asking_leaves_no_array_behind(device: ExecutionContext) -> None:
 
 GPT = GptConfig(vocab_size=50257, embedding_dim=768, num_layers=300, num_heads=12, max_seq_len=1024)
 LLAMA = LlamaConfig(
-    vocab_size=128256, embedding_dim=8192, num_layers=300, num_heads=64, num_kv_heads=8, hidden_dim=28672, max_seq_len=8192
+    vocab_size=128256,
+    embedding_dim=8192,
+    num_layers=300,
+    num_heads=64,
+    num_kv_heads=8,
+    hidden_dim=28672,
+    max_seq_len=8192,
 )
 
 

@@ -79,7 +79,9 @@ def decode_calls(case: Case, component: Component[Any]) -> dict[str, Callable[[]
     """One token per row, at the end of the sequence."""
     assert component.build_context is not None
     shapes = component.build_context.input_shapes
-    if not all(len(shape) >= 2 + (not port.is_ids) for port, shape in zip(component.ports, shapes.values(), strict=True)):
+    if not all(
+        len(shape) >= 2 + (not port.is_ids) for port, shape in zip(component.ports, shapes.values(), strict=True)
+    ):
         return {}
     ones = {name: (shape[0], 1, *shape[2:]) for name, shape in shapes.items()}
     token = case.inputs_of(component, ones)
@@ -111,9 +113,7 @@ def test_every_component_is_measured() -> None:
     assert len(CASES) > len(LARGE_CASES)
 
 
-@pytest.mark.parametrize(
-    ("planted", "name"), [(AllocatesInForward, "forward"), (AllocatesInBackward, "backward")]
-)
+@pytest.mark.parametrize(("planted", "name"), [(AllocatesInForward, "forward"), (AllocatesInBackward, "backward")])
 def test_one_temporary_is_noticed(
     planted: type[Component[ActivationConfig]], name: str, device: ExecutionContext
 ) -> None:

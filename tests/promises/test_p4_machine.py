@@ -127,5 +127,3 @@ def test_the_documented_example_holds() -> None:
     assert required.device_state_bytes == 786432
     assert required.device_gradient_bytes == 154390528
     assert required.total_bytes == 154389504 + 786432 + 154390528
-
-

@@ -165,9 +165,7 @@ def test_a_value_beyond_the_range_is_refused(device: ExecutionContext) -> None:
 
 
 @pytest.mark.parametrize("case", WITH_PARAMETERS[::5], ids=str)
-def test_an_archive_of_another_architecture_is_refused(
-    case: Case, device: ExecutionContext, tmp_path: Path
-) -> None:
+def test_an_archive_of_another_architecture_is_refused(case: Case, device: ExecutionContext, tmp_path: Path) -> None:
     other = next(found for found in WITH_PARAMETERS if found.configs != case.configs)
     with ModelArchive.create(tmp_path / "model", ArchiveMode.WEIGHTS_ONLY) as archive:
         other.build(device, other.modes[0]).save_(archive, ArchiveMode.WEIGHTS_ONLY)

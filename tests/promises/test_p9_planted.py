@@ -38,9 +38,7 @@ from tests.promises.running import differences, everything
 from tests.promises.structures import EMPTY, WIDTH, EmptyConfig, linear
 
 
-def redeclared(
-    component_class: type[Component[Any]], buffer: str, **changes: Any
-) -> type[Component[Any]]:
+def redeclared(component_class: type[Component[Any]], buffer: str, **changes: Any) -> type[Component[Any]]:
     """Return a subclass that declares one of its buffers wrongly."""
 
     class Planted(component_class):  # type: ignore[valid-type,misc]

@@ -20,12 +20,13 @@ ROW_COPIES: Final = 3
 class CpuRope(CpuFamily):
     """Tables of angles and the rotation."""
 
-    def rope_tables(self, cosine: Array, sine: Array, theta: float, rotary_dim: int, head_dim: int) -> None:
-        """Fill ``cosine``, ``sine`` (positions, rotary_dim / 2) with angles ``position * theta ** (-2 i / head_dim)``.
+    def rope_tables(self, cosine: Array, sine: Array, theta: float) -> None:
+        """Fill ``cosine``, ``sine`` (positions, R / 2) with angles ``position * theta ** (-2 i / R)``.
 
         Computed in float64 and rounded once to the stored dtype.
         """
-        frequencies = np.float64(theta) ** (np.arange(rotary_dim // 2, dtype=np.float64) * (-2.0 / head_dim))
+        half = cosine.shape[1]
+        frequencies = np.float64(theta) ** (np.arange(half, dtype=np.float64) * (-1.0 / half))
         for start in range(0, len(cosine), TABLE_ROWS):
             stop = min(len(cosine), start + TABLE_ROWS)
             angles = np.arange(start, stop, dtype=np.float64)[:, None] * frequencies
