@@ -64,7 +64,7 @@ def turned_as_complex_numbers(
     half = rotary_dim // 2
     output = x.astype(np.float64).reshape(batch, length, heads + others, head_dim)
     position = np.asarray(starts)[:, None] + np.arange(length)
-    angle = position[:, :, None, None] * 10000.0 ** (-2 * np.arange(half) / head_dim)
+    angle = position[:, :, None, None] * 10000.0 ** (-np.arange(half) / half)
     pairs = output[:, :, :heads, :half] + 1j * output[:, :, :heads, half:rotary_dim]
     pairs *= np.exp(-1j * angle if inverse else 1j * angle)
     output[:, :, :heads, :half] = pairs.real
