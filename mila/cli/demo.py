@@ -79,13 +79,11 @@ def demo(
     if not as_json:
         show_plan(unbuilt, as_json)
     plan = plan_document(unbuilt.plan(), None, unbuilt.step.parameter_count())
-    chosen = steps if steps is not None else _steps_within(seconds, settings)
-    say(
-        f"\n{chosen} steps"
-        + ("" if steps is not None else f": those of {seconds:g} s here, and at least {_FEWEST_STEPS}")
-    )
+    measured = _in_a_new_process("measure", settings)
+    chosen = steps if steps is not None else _steps_within(seconds, measured["seconds_per_step"])
+    say(f"\n{chosen} steps" + ("" if steps is not None else f", for {seconds:g} s here or {_FEWEST_STEPS} at least"))
     settings = settings.model_copy(update={"steps": chosen})
-    findings = _Findings(chosen, folder, plan)
+    findings = _Findings(chosen, folder, plan, resident_bytes=measured["resident_bytes"])
     findings.bigram_loss = bigram_loss(split.training, split.validation, ByteTokenizer().vocab_size)
     _train(settings, split, findings, say)
     _sample(findings, say)
@@ -111,12 +109,8 @@ def _folder(out: Path | None) -> Path:
     return out
 
 
-def _steps_within(seconds: float, settings: DemoSettings) -> int:
-    """How many steps this machine takes in its share of the time.
-
-    Measured in a process of its own: memory that it frees would hide what the build takes.
-    """
-    per_step: float = _in_a_new_process("measure", settings)
+def _steps_within(seconds: float, per_step: float) -> int:
+    """How many steps take their share of the time."""
     return max(_FEWEST_STEPS, int(seconds * _SHARE_OF_STEPS / per_step))
 
 
@@ -124,10 +118,9 @@ def _train(settings: DemoSettings, split: TokenSplit, findings: _Findings, say: 
     trainer = demo_trainer(settings, split, findings.folder / "run")
     build = trainer.build(trace_allocations=True)
     findings.predicted_bytes, findings.allocated_bytes = build.predicted_bytes, build.allocated_bytes
-    findings.resident_bytes = build.resident_bytes
-    say(f"predicted {_bytes(build.predicted_bytes)}")
-    say(f"allocated {_bytes(build.allocated_bytes)}, as NumPy counts it")
-    say(f"resident memory grew by {_bytes(build.resident_bytes)}\n")
+    say(f"predicted   {_bytes(build.predicted_bytes)}")
+    say(f"allocated   {_bytes(build.allocated_bytes)}, as NumPy counts it")
+    say(f"resident    {_bytes(findings.resident_bytes)} more, in a fresh process\n")
     findings.claims["the build took exactly the predicted bytes"] = build.allocated_bytes == build.predicted_bytes
     started = time.perf_counter()
     with progress(settings.steps, show_lines=not say.as_json) as draw:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -32,7 +34,7 @@ Float = NDArray[np.float64]
 RANDOM = np.random.default_rng(0)
 
 
-def run(component: Component[object], *inputs: NDArray[np.generic]) -> Float:  # type: ignore[type-var]
+def run(component: Component[Any], *inputs: NDArray[np.generic]) -> Float:
     shapes = {port.name: array.shape for port, array in zip(component.ports, inputs, strict=True)}
     component.build(BuildContext(shapes, RuntimeMode.TRAINING))
     result: Float = component.forward(*inputs)

@@ -55,7 +55,7 @@ def test_floats_are_quantized_row_by_row_when_loaded(dtype: str, stored: Any) ->
     embedding.load_parameter("wte", table)
     scales = embedding.get_weight_scales_tensor_shared()
     assert scales is not None
-    assert (embedding.get_weight_tensor_shared().dtype, scales.dtype, scales.shape) == (FP8, np.float32, (V,))
+    assert (embedding.get_weight_tensor_shared().dtype, scales.dtype, scales.shape) == (FP8, np.dtype(np.float32), (V,))
     assert np.array_equal(scales, scales_of(table.astype(np.float32)))
     assert scales[4] == 1
     wide = table.astype(np.float32)

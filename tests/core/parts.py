@@ -26,7 +26,7 @@ class EmptyConfig(ComponentConfig):
     """Nothing to say."""
 
 
-class Deliberate(RuntimeError):
+class DeliberateError(RuntimeError):
     """What a hook of :class:`Moody` raises."""
 
 
@@ -41,7 +41,7 @@ class Moody(Activation):
     def _called(self, hook: str) -> None:
         self.calls.append(hook)
         if hook in self.fails:
-            raise Deliberate(f"{self.path}: {hook}")
+            raise DeliberateError(f"{self.path}: {hook}")
 
     def on_execution_context_set(self) -> None:
         self._called("context")

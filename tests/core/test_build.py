@@ -12,7 +12,7 @@ from mila.devices import ExecutionContext
 from mila.errors import ConfigurationError, DeviceError, LifecycleError, OutOfMemoryError, ShapeError
 from mila.memory import MemoryStats
 from mila.models import GptTransformer
-from tests.core.parts import SMALL_GPT, WIDTH, Deliberate, chain, drawn, gpt, inference, training
+from tests.core.parts import SMALL_GPT, WIDTH, DeliberateError, chain, drawn, gpt, inference, training
 
 
 def assert_unbuilt(component: Component[Any]) -> None:
@@ -51,7 +51,7 @@ def test_only_roots_are_built() -> None:
 def test_a_build_that_fails_in_a_hook_changes_nothing_and_can_be_tried_again() -> None:
     component = chain(device="cpu")
     component.moody.fails.add("building")
-    with pytest.raises(Deliberate, match="chain.third: building"):
+    with pytest.raises(DeliberateError, match=r"chain.third: building"):
         component.build(training(2, WIDTH))
     assert_unbuilt(component)
     with pytest.raises(LifecycleError, match="needs a built component"):
@@ -151,7 +151,7 @@ def test_a_device_that_does_not_exist_is_refused_by_the_constructor(device: str)
 def test_a_hook_that_refuses_the_execution_context_leaves_none() -> None:
     component = chain()
     component.moody.fails.add("context")
-    with pytest.raises(Deliberate):
+    with pytest.raises(DeliberateError):
         component.set_execution_context(ExecutionContext("cpu"))
     assert all(not part.has_execution_context for part in component.walk())
     component.moody.fails.clear()

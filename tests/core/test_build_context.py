@@ -84,7 +84,7 @@ def test_parameters_are_initialised_in_training_unless_said() -> None:
 
 
 def test_extents_may_be_numpy_integers_and_become_plain_ones() -> None:
-    context = BuildContext((np.int64(2), np.int32(3)), TRAINING)
+    context = BuildContext((np.int64(2), np.int32(3)), TRAINING)  # type: ignore[arg-type]
     assert context.input_shape == (2, 3)
     assert all(type(extent) is int for extent in context.input_shape)
 
@@ -239,7 +239,7 @@ def test_what_was_not_captured_is_not_readable() -> None:
     with pytest.raises(LifecycleError, match="captured values exist after forward"):
         model.captured("block_0")
     model.forward(np.zeros((1, 4), np.int32))
-    with pytest.raises(ConfigurationError, match="'block_1' was not named in BuildContext.capture"):
+    with pytest.raises(ConfigurationError, match=r"'block_1' was not named in BuildContext.capture"):
         model.captured("block_1")
     with pytest.raises(ConfigurationError, match="capture names 'nowhere'"):
         gpt().plan(training(1, 4, capture=["nowhere"]))

@@ -15,7 +15,23 @@ from mila.errors import ConfigurationError, DeviceError, DTypeError, LifecycleEr
 from tests.core.parts import EmptyConfig, chain, gpt, training
 
 VALID = ["a", "Z", "ln_1", "block-3", "W2a", "a" * 128]
-INVALID: list[Any] = ["", "1a", "_a", "-a", "a.b", "a b", "a/b", "é", "ａ", "a\n", "a" * 129, "٣", None, 3, b"a"]
+INVALID: list[Any] = [
+    "",
+    "1a",
+    "_a",
+    "-a",
+    "a.b",
+    "a b",
+    "a/b",
+    "é",
+    "\uff41",
+    "a\n",
+    "a" * 129,
+    "\u0663",
+    None,
+    3,
+    b"a",
+]
 
 
 @pytest.mark.parametrize("name", VALID)
@@ -128,7 +144,7 @@ def test_a_component_is_part_of_one_composite() -> None:
             return graph.add(shared, *inputs)
 
     first = Twice("first", EmptyConfig())
-    with pytest.raises(ConfigurationError, match="second.shared: is already part of first.shared"):
+    with pytest.raises(ConfigurationError, match=r"second.shared: is already part of first.shared"):
         Twice("second", EmptyConfig())
     assert shared.parent is first
 

@@ -8,8 +8,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mila.components import Attention, AttentionConfig, LearnedPositionEncoding, LearnedPositionEncodingConfig
-from mila.components import Rope, RopeConfig
+from mila.components import (
+    Attention,
+    AttentionConfig,
+    LearnedPositionEncoding,
+    LearnedPositionEncodingConfig,
+    Rope,
+    RopeConfig,
+)
 from mila.core import Component, Position
 from mila.errors import ShapeError
 from mila.models import LlamaConfig, LlamaTransformer

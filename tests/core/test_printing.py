@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from mila.core import Component, TrainingStep
 from mila.components import SoftmaxCrossEntropy
+from mila.core import Component, TrainingStep
 from mila.training.adamw import AdamW
 from tests.core.parts import WIDTH, chain, drawn, gpt, inference, llama, training
 

@@ -118,11 +118,11 @@ def test_backward_takes_the_inputs_and_one_gradient_per_output() -> None:
     component = built(chain(device="cpu"))
     component.forward(X)
     for arguments in ((), (X,), (X, DY, DY), (DY,)):
-        with pytest.raises(ShapeError, match="chain: .*expected 1 inputs? and 1 gradients?.* got"):
+        with pytest.raises(ShapeError, match=r"chain: .*expected 1 inputs? and 1 gradients?.* got"):
             component.backward(*arguments)
     with pytest.raises(ShapeError, match=r"gradient of 'output'.*expected.*\(3, 6\), got \(2, 6\)"):
         component.backward(X, DY[:2])
-    with pytest.raises(DTypeError, match="gradient of 'output'.*float32.*float64"):
+    with pytest.raises(DTypeError, match=r"gradient of 'output'.*float32.*float64"):
         component.backward(X, DY.astype(np.float64))
     component.backward(X, DY)
 

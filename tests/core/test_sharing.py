@@ -5,8 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from mila.components import LinearConfig, Rope, RopeConfig, TokenEmbedding, TokenEmbeddingConfig
-from mila.components import Linear
+from mila.components import Linear, LinearConfig, Rope, RopeConfig, TokenEmbedding, TokenEmbeddingConfig
 from mila.core import ComponentConfig, CompositeComponent, Graph, Network, Port, Reference
 from mila.errors import LifecycleError
 from mila.models import GptTransformer
@@ -93,7 +92,7 @@ def test_an_installed_weight_of_a_child_is_not_counted() -> None:
     assert network.parameter_count() == 20
     network.build(drawn(1, 3))
     ids = np.array([[0, 3, 4]], np.int32)
-    with pytest.raises(LifecycleError, match="network.head: has no weight yet; call install_shared_weight"):
+    with pytest.raises(LifecycleError, match=r"network.head: has no weight yet; call install_shared_weight"):
         network.forward(ids)
     embedding, head = network["wte"], network["head"]
     assert isinstance(embedding, TokenEmbedding)

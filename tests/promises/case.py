@@ -130,7 +130,7 @@ def constructor(
     component_class: type[Component[Any]], config: BaseModel, name: str = "case"
 ) -> Callable[..., Component[Any]]:
     """Return what constructs ``component_class`` with ``config``."""
-    return lambda **arguments: component_class(name, config, **arguments)  # type: ignore[arg-type]
+    return lambda **arguments: component_class(name, config, **arguments)
 
 
 def family(
@@ -142,7 +142,7 @@ def family(
     suffix: str = "",
     **arguments: Any,
 ) -> list[Case]:
-    """Return cases of one component: the first variant with every shape, each further one with the next shape in turn."""
+    """Return cases of one component: the first variant with every shape, each further one with one in turn."""
     pairs: Iterable[tuple[Mapping[str, Any], Shapes]] = [(variants[0], shape) for shape in shapes]
     pairs = [*pairs, *zip(variants[1:], itertools.cycle(shapes), strict=False)]
     cases = []

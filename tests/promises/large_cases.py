@@ -137,7 +137,7 @@ COMPOSITES = [
 
 def large_step(name: str, network: type[Component[Any]], config: GptConfig | LlamaConfig, **optimizer: float) -> Case:
     construct = training_step(
-        lambda **arguments: network("network", config, **arguments),  # type: ignore[arg-type]
+        lambda **arguments: network("network", config, **arguments),
         SoftmaxCrossEntropyConfig(ignore_index=3),
         AdamWConfig(**optimizer),  # type: ignore[arg-type]
     )

@@ -12,7 +12,7 @@ import numpy as np
 
 #: NumPy files the bytes of its arrays, and nothing else, under a domain of their own.
 ARRAYS = np.lib.tracemalloc_domain
-#: What a steady-state call may allocate on the way: NumPy's iterator buffers (up to three of 8,192 elements), small objects.
+#: What a call may allocate on the way: NumPy's iterator buffers (up to three of 8,192 elements), and small objects.
 STEADY_BYTES_PER_THREAD = 120 * 1024
 STEADY_BYTES = 120 * 1024
 

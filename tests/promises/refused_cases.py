@@ -43,7 +43,7 @@ BLOCK = {"embedding_dim": 8, "num_heads": 4, "num_kv_heads": 2, "hidden_dim": 10
 def config_refusal(component_class: type[Component[Any]], fields: dict[str, Any], message: str) -> Refused:
     return Refused(
         f"{component_class.__name__}({fields})",
-        lambda **_: component_class.config_class(**fields),  # type: ignore[arg-type,return-value]
+        lambda **_: component_class.config_class(**fields),  # type: ignore[arg-type]
         ValidationError,
         message,
     )

@@ -4,8 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from mila.components import Activation, Dropout, DropoutConfig, LayerNorm, LayerNormConfig, Linear, LinearConfig
-from mila.components import Residual, Swiglu, TokenEmbedding, TokenEmbeddingConfig
+from mila.components import (
+    Activation,
+    Dropout,
+    DropoutConfig,
+    LayerNorm,
+    LayerNormConfig,
+    Linear,
+    LinearConfig,
+    Residual,
+    Swiglu,
+    TokenEmbedding,
+    TokenEmbeddingConfig,
+)
 from mila.core import Component, ComponentConfig, CompositeComponent, Graph, LeafContext, Port, Reference, Run
 from mila.memory.declarations import Declaration, gradient, output
 from tests.promises.case import Array, Case, constructor

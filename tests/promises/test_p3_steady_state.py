@@ -40,7 +40,7 @@ def steady_calls(
     case: Case, mode: RuntimeMode, shapes: Shapes, device: ExecutionContext
 ) -> dict[str, Callable[[], Any]]:
     """Return what is called again and again on one build, each call made once already."""
-    component = case.build(device, mode, shapes=shapes, **whole_chunk(case, mode, shapes))
+    component = case.build(device, mode, "float32", shapes=shapes, **whole_chunk(case, mode, shapes))
     inputs = case.inputs(component)
     calls: dict[str, Callable[[], Any]] = {"forward": lambda: component.forward(*inputs)}
     if mode is TRAINING:
