@@ -137,7 +137,6 @@ def _run(trainer: Trainer, choices: options.Choices) -> None:
         typer.echo(f"built; resident memory grew by {grown}" + (f"; going on from step {done}" if done else ""))
         with progress(trainer.config.steps, done) as draw:
             outcome = trainer.run(draw)
-        typer.echo(f"step {outcome.step}: {outcome.last_checkpoint}")
     if outcome.interrupted:
         raise leave(INTERRUPTED, f"interrupted; --resume goes on from {outcome.last_checkpoint}")
 

@@ -167,11 +167,12 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
             return
         quantize_rows(self.parameter_array("wte"), self.parameter_array("wte_scale"), values)
         self._scales_are_derived = True
-        self._missing -= {"wte", "wte_scale"}
+        for name in ("wte", "wte_scale"):
+            self._missing.pop(self.state_name(name), None)
 
     def parameter_stored(self, declaration: Declaration) -> None:
         """FP8 bytes taken as they are make scales that were derived from other values worthless."""
         super().parameter_stored(declaration)
         if declaration.name == "wte" and self._scales_are_derived:
-            self._missing.add("wte_scale")
+            self._missing[self.state_name("wte_scale")] = None
         self._scales_are_derived = False

@@ -81,7 +81,7 @@ class Component(Identity, Generic[ConfigT]):
         self._arrays: dict[str, Array] = {}
         self._owned: list[tuple[Array, Category]] = []
         self._gradients: dict[str, ParameterGradient] = {}
-        self._missing: set[str] = set()
+        self._missing: dict[str, None] = {}  # state names without values, in order; one for the whole tree
         self._mode_lock = _UNBUILT_LOCK
         self.graph: Graph | None = None
         self.graph_outputs: tuple[int, ...] = ()
@@ -150,7 +150,7 @@ class Component(Identity, Generic[ConfigT]):
 
     def parameter_stored(self, declaration: Declaration) -> None:
         """Called when a parameter holds loaded values."""
-        self._missing.discard(declaration.name)
+        self._missing.pop(self.state_name(declaration.name), None)
 
     def refuse_load(
         self, declaration: Declaration, dtype: DType, together: Mapping[str, DType | None] | None

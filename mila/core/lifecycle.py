@@ -163,6 +163,7 @@ class _Binding:
 
     def commit(self, contexts: dict[Component[Any], BuildContext]) -> None:
         lock = threading.RLock()
+        missing: dict[str, None] = {}
         for component in self._root.walk():
             component._arrays = self.arrays.get(component, {})
             component._gradients = self._gradients.get(component, {})
@@ -170,9 +171,9 @@ class _Binding:
             component._training_mode = TrainingMode.NORMAL
             component._mode_lock = lock
             component._build_context = contexts[component]
-            component._missing = (
-                set() if contexts[component].initialize_parameters else {d.name for d in component.parameters()}
-            )
+            component._missing = missing
+            if not contexts[component].initialize_parameters:
+                missing.update((component.state_name(d.name), None) for d in component.parameters())
 
 
 def _initialize(root: Component[Any], execution: Execution, bound: _Binding) -> None:
@@ -233,8 +234,8 @@ def execution_of(component: Component[Any], call: str) -> Execution:
     component.require_built(call)
     if component.parent is not None or component._execution is None:
         raise LifecycleError(f"{component.path}: only a root runs; call {call} on {component.root.path!r}")
-    missing = [c.state_name(name) for c in component.walk() if c._missing for name in sorted(c._missing)]
-    if missing:
+    if component._missing:
+        missing = list(component._missing)
         shown = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         raise LifecycleError(
             f"{component.path}: {call} needs all parameters, and these were neither initialised nor loaded: {shown}"
