@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from mila import __version__
+import mila
 from mila.cli.demo import demo
 from mila.cli.sample import sample
 from mila.cli.train import train
@@ -16,7 +16,7 @@ EXIT_CODES = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 does not
 
 def _print_version(asked: bool) -> None:
     if asked:
-        typer.echo(f"mila {__version__}")
+        typer.echo(f"mila {mila.__version__}")
         raise typer.Exit
 
 

@@ -63,7 +63,7 @@ class _Findings:
 
 @reports_errors
 def demo(
-    seconds: Annotated[float, typer.Option(min=1, help="Take about so long on this machine.")] = 60,
+    seconds: Annotated[float, typer.Option(min=1, help="Take about so long, and 400 steps at least.")] = 60,
     steps: Annotated[int | None, typer.Option(min=12, help="Train for exactly so many steps instead.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs; a temporary one, kept, by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,

@@ -100,7 +100,7 @@ def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Tra
             warmup_steps=min(50, steps // 10),
         ),
         optimizer=AdamWConfig(beta2=0.99, weight_decay=0.1, maximum_norm=1.0),
-        validate_every=max(1, steps // 4),
+        validate_every=-(-steps // 4),
         validation_batches=settings.validation_batches,
         keep_last=8,  # every checkpoint of the last steps stays: the other process goes on from the first of them
         seed=settings.seed,

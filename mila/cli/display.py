@@ -47,13 +47,16 @@ def progress(steps: int, done: int = 0, *, show_lines: bool = True) -> Iterator[
         TimeRemainingColumn(),
         TextColumn("{task.fields[numbers]}"),
     )
-    with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=not console.is_terminal)
+    with bar:
         task = bar.add_task("training", total=steps, completed=done, numbers="")
 
         def draw(event: TrainingEvent) -> None:
             if isinstance(event, StepReport):
                 numbers = f"loss {event.loss:.4f}  {event.tokens_per_second:,.0f} tokens/s"
                 bar.update(task, completed=event.step, numbers=numbers)
+            elif show_lines and console.is_terminal and sys.stdout.isatty():
+                console.print(line_of(event), markup=False, highlight=False, soft_wrap=True)  # above the bar
             elif show_lines:
                 typer.echo(line_of(event))
 

@@ -38,7 +38,7 @@ def test_it_shows_that_its_claims_hold(tmp_path: Path, monkeypatch: pytest.Monke
     result = mila_here("demo", "--steps", "14", "--out", tmp_path / "demo")
     assert result.exit_code == 0, result.output
     shown = result.stdout
-    assert shown.index("reserved") < shown.index("predicted") < shown.index("allocated") < shown.index("step 3:")
+    assert shown.index("reserved") < shown.index("predicted") < shown.index("allocated") < shown.index("step 4:")
     for claim in (EXACT, BEATS, RESUMES):
         assert f"yes  {claim}" in shown
     assert sorted(path.name for path in (tmp_path / "demo").iterdir()) == ["resumed", "run"]

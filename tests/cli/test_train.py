@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 from pathlib import Path
@@ -160,3 +161,16 @@ def test_errors_of_files_are_one_line_without_a_traceback(tmp_path: Path, text: 
         result = mila_here("train", *arguments)
         assert (result.exit_code, result.stderr.count("\n")) == (1, 1), result.output
         assert said in result.stderr
+
+
+def test_the_bar_is_drawn_on_a_terminal_and_nowhere_else(tmp_path: Path, text: Path) -> None:
+    pty = pytest.importorskip("pty")
+    ours, theirs = pty.openpty()
+    command = mila_command("train", text, "--out", tmp_path / "run", *TINY)
+    done = subprocess.run(command, env=environment(TERM="xterm"), stdout=subprocess.PIPE, stderr=theirs, check=True)
+    os.close(theirs)
+    drawn = os.read(ours, 1 << 16).decode()
+    os.close(ours)
+    assert "tokens/s" in drawn
+    assert "\x1b" not in done.stdout.decode()
+    assert "step 3: validation loss" in done.stdout.decode()
