@@ -48,11 +48,3 @@ class NonFiniteError(MilaError, ArithmeticError):
 
 class DataError(MilaError, ValueError):
     """Training data that is missing, empty or too short."""
-
-
-class NetworkError(MilaError, ValueError):
-    """A network definition that is refused, with a stable code such as ``E_CONSTRAINT``."""
-
-    def __init__(self, code: str, message: str) -> None:
-        super().__init__(f"{code}: {message}")
-        self.code = code

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
-from mila.core import ComponentConfig, ComponentType, LeafContext, Run
+from mila.core import BuildContext, ComponentConfig, ComponentType, LeafContext, Run
 from mila.core.component import Component
 from mila.core.shapes import require_rank, require_width
 from mila.errors import ShapeError
@@ -74,6 +74,10 @@ class Attention(Component[AttentionConfig]):
         """One position where a cache holds the others."""
         return 1 if self.config.kv_cache else length
 
+    def on_building(self, context: BuildContext) -> None:
+        """The cache is empty."""
+        self._filled: dict[int, int] = {}
+
     @property
     def accepts_prefill_size(self) -> bool:
         """Without a cache, a chunk would not see the chunks before it."""
@@ -106,6 +110,8 @@ class Attention(Component[AttentionConfig]):
         if self.has_buffer("keys"):
             self._attend_to_cache(run, result, qkv)
             return result
+        if not config.causal and any(valid < length for valid in run.lengths):
+            raise ShapeError(f"{self.path}: without a causal mask rows would see padding; expected rows of {length}")
         statistics = (
             self.view("log_sum_exp", (batch, config.num_heads, length)) if self.has_buffer("log_sum_exp") else None
         )
@@ -154,9 +160,7 @@ class Attention(Component[AttentionConfig]):
         batch = 0 if context is None else context.input_shapes["input"][0]
         cache = (batch, config.num_kv_heads, -1, config.head_dim)
         keys, values = self.workspace("keys").reshape(cache), self.workspace("values").reshape(cache)
-        furthest = max(start + length for start, length in zip(run.starts, run.lengths, strict=True))
-        if furthest > keys.shape[2]:
-            raise ShapeError(f"{self.path}: the cache holds {keys.shape[2]} positions, got {furthest}")
+        self._advance(run, keys.shape[2])
         self.kernels.attention_cached(
             result,
             keys,
@@ -169,3 +173,15 @@ class Attention(Component[AttentionConfig]):
             self._scale,
             self.workspace(),
         )
+
+    def _advance(self, run: Run, capacity: int) -> None:
+        """Note how far each row is filled; a row goes on from what it holds, or from anywhere before."""
+        for row, (start, length) in enumerate(zip(run.starts, run.lengths, strict=True)):
+            held = self._filled.get(row, 0)
+            if start > held or start + length > capacity:
+                raise ShapeError(
+                    f"{self.path}: the cache of row {row} holds {held} of at most {capacity} positions; "
+                    f"expected a start of at most {held}, got positions {start} to {start + length}"
+                )
+        for row, (start, length) in enumerate(zip(run.starts, run.lengths, strict=True)):
+            self._filled[row] = start + length

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -83,8 +83,7 @@ class LayerNorm(Component[LayerNormConfig]):
         """Gradients of input, weight and bias."""
         (x,), (dy,) = inputs, gradients
         dx, rows = self.view("input.gradient", x.shape), (row_count(x.shape),)
-        weight, accumulate = contribution(self, "weight")
-        bias, _ = contribution(self, "bias")
+        (weight, bias), accumulate = self.contribute("weight", "bias")
         self.kernels.layer_norm_backward(
             dx,
             weight,
@@ -98,9 +97,3 @@ class LayerNorm(Component[LayerNormConfig]):
             self.workspace(),
         )
         return (dx,)
-
-
-def contribution(component: Component[Any], name: str) -> tuple[Array | None, bool]:
-    """Where to put a contribution to a parameter's gradient, ``None`` where it has none, and whether to add."""
-    found = component.parameter_gradient(name)
-    return (None, False) if found is None else found.contribute()

@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 from pydantic import Field
 
+from mila.components.positions import blocks_within, require_positions
 from mila.core import ComponentType, LeafContext, Overwrite, ParameterizedConfig, Run
 from mila.core.component import Component
 from mila.core.initializers import normal
 from mila.core.shapes import require_rank, require_width
-from mila.errors import ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration, Over, gradient, output, parameter
 from mila.memory.storage import Shape
@@ -47,10 +47,7 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
     def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
         """(B, T, C) to itself, T within the table."""
         shape = require_width(self, require_rank(self, context.input_shape, "B, T, C"), self.config.embedding_dim)
-        longest = max(shape[1], context.max_seq_len)
-        if longest > self.config.max_seq_len:
-            raise ShapeError(f"{self.path}: expected at most {self.config.max_seq_len} positions, got {longest}")
-        return (shape,)
+        return (require_positions(self, shape, context.max_seq_len, self.config.max_seq_len),)
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
         """Output and input gradient, over the input and the output's gradient where the graph allows it."""
@@ -63,13 +60,11 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
     def forward_step(self, run: Run, *inputs: Array) -> Array:
         """Add rows of the table."""
         (x,) = inputs
-        furthest = max(run.starts) + x.shape[1]
-        if furthest > self.config.max_seq_len and any(
-            start + length > self.config.max_seq_len for start, length in zip(run.starts, run.lengths, strict=True)
-        ):
-            raise ShapeError(f"{self.path}: expected at most {self.config.max_seq_len} positions, got {furthest}")
         result = self.view("output", x.shape)
-        self.kernels.position_forward(result, x, self.parameter_array("wpe"), run.starts)
+        for rows, length, starts in blocks_within(run, x.shape[1], self.config.max_seq_len):
+            inside, outside = (rows, slice(0, length)), (rows, slice(length, None))
+            self.kernels.position_forward(result[inside], x[inside], self.parameter_array("wpe"), starts)
+            self.kernels.copy(result[outside], x[outside])
         return result
 
     def backward_step(
@@ -79,8 +74,9 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
         (dy,) = gradients
         table_gradient = self.parameter_gradient("wpe")
         if table_gradient is not None:
-            target, accumulate = table_gradient.contribute()
-            self.kernels.position_backward(target, dy, run.starts, accumulate)
+            for rows, length, starts in blocks_within(run, dy.shape[1], self.config.max_seq_len):
+                target, accumulate = table_gradient.contribute()
+                self.kernels.position_backward(target, dy[rows, :length], starts, accumulate)
         dx = self.view("input.gradient", dy.shape)
         self.kernels.copy(dx, dy)
         return (dx,)

@@ -9,6 +9,7 @@ from pydantic import Field
 
 from mila.components.token_embedding import TokenEmbedding
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.checking import check_array
 from mila.core.component import Component
 from mila.core.initializers import normal, xavier_uniform, zeros
 from mila.core.parameters import ParameterGradient
@@ -162,21 +163,18 @@ class Linear(Component[LinearConfig]):
         """
         if not self.config.shared_weight:
             raise ConfigurationError(f"{self.path}: install_shared_weight needs LinearConfig(shared_weight=True)")
+        table = check_array(f"{self.path}: the shared table", table, (self.dtype, FLOAT8_E4M3))
+        if scales is not None:
+            scales = check_array(f"{self.path}: the scales of the shared table", scales, (FLOAT32,))
         expected = (self.config.out_features, self.config.in_features)
         if table.shape != expected or (scales is not None and scales.shape != expected[:1]):
             got = (table.shape, None if scales is None else scales.shape)
             raise ShapeError(f"{self.path}: expected a table {expected} and scales {expected[:1]}, got {got}")
-        if not table.flags.c_contiguous:
-            raise ShapeError(f"{self.path}: expected a C-contiguous table, got strides {table.strides}")
-        quantized = table.dtype == FLOAT8_E4M3
-        if quantized is not (scales is not None) or not (quantized or table.dtype == self.dtype):
+        if (table.dtype == FLOAT8_E4M3) is not (scales is not None):
             raise DTypeError(
-                f"{self.path}: expected a table of {self.dtype.name}, or float8_e4m3fn with scales; "
-                f"got {table.dtype.name} "
-                f"{'with' if scales is not None else 'without'} scales"
+                f"{self.path}: expected a table of {self.dtype.name} without scales, or float8_e4m3fn with scales; "
+                f"got {table.dtype.name} {'with' if scales is not None else 'without'} scales"
             )
-        if scales is not None and scales.dtype != FLOAT32:
-            raise DTypeError(f"{self.path}: expected scales of float32, got {scales.dtype.name}")
         self._installed = (table, scales)
 
     def _weight(self) -> tuple[Array, Array | None]:

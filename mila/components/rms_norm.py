@@ -7,10 +7,9 @@ from typing import ClassVar
 
 from pydantic import Field
 
-from mila.components.layer_norm import contribution
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
 from mila.core.component import Component
-from mila.core.initializers import ones, zeros
+from mila.core.initializers import constant, zeros
 from mila.core.shapes import require_width, row_count
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration, Lifetime, gradient, output, parameter, saved, workspace
@@ -24,7 +23,7 @@ class RmsNormConfig(ParameterizedConfig):
         normalized_dim: width C of the last axis.
         bias: whether a bias is added.
         epsilon: added to the mean square.
-        unit_offset: added to the weight; 1 for checkpoints that store ``weight - 1``, whose initial weight is then 0.
+        unit_offset: added to the weight; 1 for checkpoints that store ``weight - 1``, which then starts at 0.
     """
 
     normalized_dim: int = Field(gt=0)
@@ -45,8 +44,7 @@ class RmsNorm(Component[RmsNormConfig]):
     def parameters(self) -> Iterator[Declaration]:
         """``weight`` and ``bias``."""
         shape, trainable = (self.config.normalized_dim,), self.config.trainable
-        initial = zeros if self.config.unit_offset == 1 else ones
-        yield parameter("weight", shape, self.dtype, initial, trainable=trainable)
+        yield parameter("weight", shape, self.dtype, constant(1 - self.config.unit_offset), trainable=trainable)
         if self.config.bias:
             yield parameter("bias", shape, self.dtype, zeros, trainable=trainable)
 
@@ -88,8 +86,7 @@ class RmsNorm(Component[RmsNormConfig]):
         """Gradients of input, weight and bias."""
         (x,), (dy,) = inputs, gradients
         dx = self.view("input.gradient", x.shape)
-        weight, accumulate = contribution(self, "weight")
-        bias, _ = contribution(self, "bias")
+        (weight, bias), accumulate = self.contribute("weight", "bias")
         self.kernels.rms_norm_backward(
             dx,
             weight,

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Self
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
+from mila.components.positions import blocks_within, require_positions
 from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
 from mila.core.component import Component
 from mila.core.shapes import require_rank, require_width
-from mila.errors import ShapeError
 from mila.kernels.signatures import Array, Kernels
 from mila.memory.declarations import Declaration, Initializer, Lifetime, Over, gradient, output, table, workspace
 from mila.memory.storage import Shape
@@ -67,18 +65,15 @@ class Rope(Component[RopeConfig]):
         shape = require_width(
             self, require_rank(self, context.input_shape, "B, T, (H + 2 K) D"), self.config.packed_width
         )
-        longest = max(shape[1], context.max_seq_len)
-        if longest > self.config.max_seq_len:
-            raise ShapeError(f"{self.path}: expected at most {self.config.max_seq_len} positions, got {longest}")
-        return (shape,)
+        return (require_positions(self, shape, context.max_seq_len, self.config.max_seq_len),)
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
         """Tables shared by all layers; output and gradient in place where the graph allows it."""
         shape, config = context.input_shape, self.config
         table_shape = (max(shape[1], context.max_seq_len), config.turning_dim // 2)
         key = ("rope", config.theta, table_shape, context.dtype.name)
-        for name, part in (("cosine", 0), ("sine", 1)):
-            yield table(name, table_shape, context.dtype, (*key, name), self._table(context.kernels, part))
+        for name in ("cosine", "sine"):
+            yield table(name, table_shape, context.dtype, (*key, name), self._table(context.kernels, name == "sine"))
         yield output(shape, context.dtype, over=0 if context.overwritable[0] is Overwrite.FORWARD else None)
         size = context.kernels.rope_workspace(shape[1], self._turning_heads, config.head_dim)
         yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BOTH)
@@ -107,20 +102,16 @@ class Rope(Component[RopeConfig]):
     def _turn(self, run: Run, result: Array, x: Array, *, inverse: bool) -> None:
         half = self.config.turning_dim // 2
         cosine, sine = self.workspace("cosine").reshape(-1, half), self.workspace("sine").reshape(-1, half)
-        last = max(start + x.shape[1] for start in run.starts)
-        if last > len(cosine):
-            raise ShapeError(f"{self.path}: expected at most {len(cosine)} positions, got {last}")
-        self.kernels.rope(
-            result, x, cosine, sine, run.starts, self._turning_heads, self.config.head_dim, inverse, self.workspace()
-        )
+        heads, size = self._turning_heads, self.config.head_dim
+        for rows, length, starts in blocks_within(run, x.shape[1], len(cosine)):
+            inside, outside = (rows, slice(0, length)), (rows, slice(length, None))
+            self.kernels.rope(result[inside], x[inside], cosine, sine, starts, heads, size, inverse, self.workspace())
+            self.kernels.copy(result[outside], x[outside])
 
-    def _table(self, kernels: Kernels, part: int) -> Initializer:
-        """Fills one of the two tables; the other is drawn into memory that is given back."""
+    def _table(self, kernels: Kernels, is_sine: bool) -> Initializer:
         theta = self.config.theta
 
-        def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
-            tables = [np.empty_like(array), np.empty_like(array)]
-            tables[part] = array
-            kernels.rope_tables(tables[0], tables[1], theta)
+        def fill(array: Array, generator: object) -> None:
+            kernels.rope_tables(None if is_sine else array, array if is_sine else None, theta)
 
         return fill

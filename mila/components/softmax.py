@@ -41,12 +41,12 @@ class Softmax(Component[SoftmaxConfig]):
         return (context.input_shape,)
 
     def default_prefill_size(self, length: int) -> int:
-        """One position unless the softmax runs over positions."""
+        """One position with ``axis=-1``; any other axis may be that of the positions."""
         return 1 if self.accepts_prefill_size else length
 
     @property
     def accepts_prefill_size(self) -> bool:
-        """Only a softmax over the last axis treats positions one by one."""
+        """Only ``axis=-1`` is surely not the axis of the positions."""
         return self.config.axis == -1
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:

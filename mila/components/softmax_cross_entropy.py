@@ -36,7 +36,7 @@ class SoftmaxCrossEntropy(Component[SoftmaxCrossEntropyConfig]):
     ports = (Port("logits"), Port("targets", is_ids=True))
     output_names = ("loss",)
     reads: ClassVar[tuple[str, ...]] = ("logits", "targets")
-    required_kernels = ("cross_entropy_forward", "cross_entropy_backward", "integer_range")
+    required_kernels = ("cross_entropy_forward", "cross_entropy_backward", "integer_range", "first_outside")
 
     @property
     def accepts_prefill_size(self) -> bool:
@@ -81,6 +81,7 @@ class SoftmaxCrossEntropy(Component[SoftmaxCrossEntropyConfig]):
     ) -> tuple[Array | None, ...]:
         """``(softmax - onehot) / valid``."""
         logits, targets = inputs
+        check_token_ids(self, "target", targets, logits.shape[-1], except_for=self.config.ignore_index)
         statistics = self.view("log_sum_exp", (row_count(logits.shape),))
         dlogits = self.view("logits.gradient", logits.shape)
         self.kernels.cross_entropy_backward(

@@ -12,12 +12,12 @@ from mila.core import ComponentType, LeafContext, ParameterizedConfig, Port, Run
 from mila.core.component import Component
 from mila.core.initializers import normal, ones, zeros
 from mila.core.shapes import require_rank
-from mila.core.state import refuse_conversion
+from mila.core.state import Rows, refuse_conversion, row_blocks
 from mila.errors import LifecycleError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration, Lifetime, output, parameter, workspace
 from mila.memory.storage import FLOAT8_E4M3, FLOAT32, DType, Shape
-from mila.quantization import PerChannelFp8, quantize_rows, rows_are_finite
+from mila.quantization import PerChannelFp8, quantize_rows, rows_are_finite, scales_are_usable
 
 
 class TokenEmbeddingConfig(ParameterizedConfig):
@@ -48,12 +48,15 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
     is_per_position = True
     required_kernels = (
         "integer_range",
+        "first_outside",
         "embedding_forward",
         "embedding_forward_per_channel",
         "embedding_backward",
     )
     #: Whether the scales were computed here, from a float table, and not loaded.
     _scales_are_derived = False
+    #: The other half of a pair of FP8 bytes and scales of which one was loaded.
+    _awaited: str | None = None
 
     @property
     def vocab_size(self) -> int:
@@ -154,25 +157,37 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
             return None if has_scales else "float8 bytes without wte_scale mean nothing"
         return refuse_conversion(dtype, self.dtype)
 
-    def refuse_values(self, declaration: Declaration, values: Array) -> str | None:
+    def refuse_values(self, declaration: Declaration, values: Rows) -> str | None:
         """Rows to quantize must be finite."""
+        if declaration.name == "wte_scale":
+            usable = all(scales_are_usable(block) for _, block in row_blocks(values))
+            return None if usable else "has scales that are not finite and positive"
         if declaration.dtype != FLOAT8_E4M3 or values.dtype == FLOAT8_E4M3:
             return super().refuse_values(declaration, values)
-        return None if rows_are_finite(values) else "has values that are not finite and cannot be quantized"
+        finite = all(rows_are_finite(block) for _, block in row_blocks(values))
+        return None if finite else "has values that are not finite and cannot be quantized"
 
-    def store_parameter(self, declaration: Declaration, values: Array) -> None:
+    def store_parameter(self, declaration: Declaration, values: Rows) -> None:
         """Quantize floats; take FP8 bytes and scales as they are."""
         if declaration.dtype != FLOAT8_E4M3 or values.dtype == FLOAT8_E4M3:
             super().store_parameter(declaration, values)
             return
-        quantize_rows(self.parameter_array("wte"), self.parameter_array("wte_scale"), values)
-        self._scales_are_derived = True
+        table, scales = self.parameter_array("wte"), self.parameter_array("wte_scale")
+        for start, block in row_blocks(values):
+            rows = slice(start, start + len(block))
+            quantize_rows(table[rows], scales[rows], block)
+        self._scales_are_derived, self._awaited = True, None
         for name in ("wte", "wte_scale"):
             self._missing.pop(self.state_name(name), None)
 
     def parameter_stored(self, declaration: Declaration) -> None:
-        """FP8 bytes taken as they are make scales that were derived from other values worthless."""
+        """FP8 bytes and scales come in pairs: whichever comes first makes the network wait for the other."""
         super().parameter_stored(declaration)
-        if declaration.name == "wte" and self._scales_are_derived:
-            self._missing[self.state_name("wte_scale")] = None
+        if not self.is_quantized:
+            return
         self._scales_are_derived = False
+        if self._awaited == declaration.name:
+            self._awaited = None
+        else:
+            self._awaited = "wte_scale" if declaration.name == "wte" else "wte"
+            self._missing[self.state_name(self._awaited)] = None

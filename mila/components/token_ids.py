@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from mila.core.component import Component
 from mila.errors import TokenIdError
 from mila.kernels.signatures import Array
@@ -16,17 +14,18 @@ def check_token_ids(
 ) -> None:
     """Raise :class:`TokenIdError` that names the first id outside ``0 … vocab_size - 1`` and its position.
 
-    The check reads the smallest and the largest id only, unless ``except_for`` (an ignore index) lies outside.
+    ``except_for`` is an ignore index.
     """
     smallest, largest = component.kernels.integer_range(ids)
     if smallest >= 0 and largest < vocab_size:
         return
-    outside = (ids < 0) | (ids >= vocab_size)
-    if except_for is not None:
-        outside &= ids != except_for
-    found = np.argwhere(outside)
-    if len(found):
-        position = tuple(int(i) for i in found[0])
+    index = component.kernels.first_outside(ids, vocab_size, except_for)
+    if index >= 0:
+        found, rest = int(ids.reshape(-1)[index]), index
+        position: list[int] = []
+        for extent in reversed(ids.shape):
+            rest, place = divmod(rest, extent)
+            position.insert(0, place)
         raise TokenIdError(
-            f"{component.path}: {what} {int(ids[position])} at position {position} is outside 0 … {vocab_size - 1}"
+            f"{component.path}: {what} {found} at position {tuple(position)} is outside 0 … {vocab_size - 1}"
         )

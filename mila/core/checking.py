@@ -66,10 +66,13 @@ def refuse_own_bytes(what: str, array: Array, region: Array) -> None:
 
 
 def _as_array(what: str, value: Any) -> Array:
-    if hasattr(value, "__dlpack__"):
-        return np.from_dlpack(value)
-    if hasattr(value, "__array_interface__"):
-        return np.asarray(value)
+    try:
+        if hasattr(value, "__dlpack__"):
+            return np.from_dlpack(value)
+        if hasattr(value, "__array_interface__"):
+            return np.asarray(value)
+    except (BufferError, RuntimeError, TypeError, ValueError) as error:
+        raise DTypeError(f"{what}: could not be read as an array: {error}") from error
     raise DTypeError(f"{what}: expected an array, got {type(value).__name__}")
 
 

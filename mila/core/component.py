@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
@@ -28,9 +29,6 @@ if TYPE_CHECKING:
     from mila.core.planned_build import Optimizer
 
 ConfigT = TypeVar("ConfigT", bound=ComponentConfig)
-
-#: Never taken: only a built component changes its mode, under its root's own lock.
-_UNBUILT_LOCK = threading.RLock()
 
 
 class Component(Identity, Generic[ConfigT]):
@@ -82,7 +80,7 @@ class Component(Identity, Generic[ConfigT]):
         self._owned: list[tuple[Array, Category]] = []
         self._gradients: dict[str, ParameterGradient] = {}
         self._missing: dict[str, None] = {}  # state names without values, in order; one for the whole tree
-        self._mode_lock = _UNBUILT_LOCK
+        self._mode_lock: threading.RLock | None = None  # the root's, once built
         self.graph: Graph | None = None
         self.graph_outputs: tuple[int, ...] = ()
         if device is not None and not self.is_composite:  # a composite first composes its children
@@ -143,7 +141,7 @@ class Component(Identity, Generic[ConfigT]):
         """Gradients of the inputs from those of the outputs; adds to those of the parameters. ``None`` for ids."""
         raise NotImplementedError(f"{type(self).__name__} has no gradient")
 
-    def store_parameter(self, declaration: Declaration, values: Array) -> None:
+    def store_parameter(self, declaration: Declaration, values: state.Rows) -> None:
         """Write a loaded tensor of the right shape into the parameter; converts between float dtypes."""
         state.convert_into(self.parameter_array(declaration.name), values)
         self.parameter_stored(declaration)
@@ -162,7 +160,7 @@ class Component(Identity, Generic[ConfigT]):
         """
         return state.refuse_conversion(dtype, declaration.dtype)
 
-    def refuse_values(self, declaration: Declaration, values: Array) -> str | None:
+    def refuse_values(self, declaration: Declaration, values: state.Rows) -> str | None:
         """Why ``values`` cannot be stored; ``None`` when they can."""
         if state.overflowing(values, declaration.dtype):
             return f"has finite values beyond the range of {declaration.dtype.name}"
@@ -328,19 +326,16 @@ class Component(Identity, Generic[ConfigT]):
         """Write config and, unless ``mode`` is ``ARCHITECTURE``, parameters into the current scope of ``archive``."""
         state.save(self, archive, mode)
 
-    def load_(self, archive: ArchiveReader, mode: ArchiveMode) -> None:
-        """Read the parameters that :meth:`save_` wrote; strict."""
-        state.load(self, archive, mode)
+    def load_(self, archive: ArchiveReader, mode: ArchiveMode) -> state.LoadReport:
+        """Read the parameters that :meth:`save_` wrote; strict. With ``WEIGHTS_ONLY``, another dtype is converted."""
+        return state.load(self, archive, mode)
 
     # ------------------------------------------------------------------ for leaves
 
     def view(self, name: str, shape: Shape) -> Array:
         """The first elements of an owned buffer, as an array of ``shape``."""
         flat = self._arrays[name]
-        count = 1
-        for extent in shape:
-            count *= extent
-        return flat[:count].reshape(shape)
+        return flat[: math.prod(shape)].reshape(shape)
 
     def workspace(self, name: str = "workspace") -> Array:
         """A whole owned buffer, flat."""
@@ -353,6 +348,19 @@ class Component(Identity, Generic[ConfigT]):
     def parameter_gradient(self, name: str) -> ParameterGradient | None:
         """The gradient of a parameter; ``None`` where it is frozen or the build is for inference."""
         return self._gradients.get(name)
+
+    def contribute(self, *names: str) -> tuple[list[Array | None], bool]:
+        """Where to put contributions to gradients of parameters, ``None`` where there is none, and whether to add.
+
+        One answer serves all: where only some are still zero, their zeros are written.
+        """
+        gradients = [self._gradients.get(name) for name in names]
+        if len({gradient.is_zero for gradient in gradients if gradient is not None}) > 1:
+            for gradient in gradients:
+                if gradient is not None:
+                    gradient.read()
+        pairs = [(None, False) if gradient is None else gradient.contribute() for gradient in gradients]
+        return [array for array, _ in pairs], any(accumulate for _, accumulate in pairs)
 
     def has_buffer(self, name: str) -> bool:
         """Whether the build declared a buffer of this name."""

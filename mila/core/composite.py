@@ -36,6 +36,9 @@ class CompositeComponent(Component[ConfigT]):
         """Add the children to ``graph``; returns what the component returns. Runs once, in the constructor."""
 
     def _compose_graph(self) -> None:
+        names = [port.name for port in self.ports]
+        if len(set(names)) != len(names):
+            raise ConfigurationError(f"{self.path}: two inputs have one name: {', '.join(names)}")
         graph = Graph(self, len(self.ports))
         returned = self.compose(graph, *(Reference(graph, i) for i in range(len(self.ports))))
         outputs = returned if isinstance(returned, tuple) else (returned,)

@@ -34,8 +34,7 @@ class BuildContext:
 
     Args:
         shape: the largest shape of the input, or one shape per input by name. One shape also serves a component with
-        several inputs
-            whose shapes follow from it.
+            several inputs whose shapes follow from it.
         runtime_mode: what the build allocates for.
         initialize_parameters: whether build draws them; by default in training only.
         prefill_size: in inference, how many positions one ``forward`` takes at most; refused in training.
@@ -78,6 +77,10 @@ class BuildContext:
             raise ShapeError("build context: expected at least one input shape, got none")
         if isinstance(capture, str):
             raise ConfigurationError(f"build context: capture is a list of paths, got the string {capture!r}")
+        if initialize_parameters is not None and not isinstance(initialize_parameters, bool):
+            raise ConfigurationError(
+                f"build context: initialize_parameters must be True, False or None, got {initialize_parameters!r}"
+            )
         training = runtime_mode is RuntimeMode.TRAINING
         if prefill_size is not None and training:
             raise ConfigurationError("build context: prefill_size is for inference, got it with RuntimeMode.TRAINING")
@@ -153,6 +156,7 @@ class LeafContext:
         runtime_mode: what the build is for.
         dtype: stored dtype of parameters and activations.
         max_seq_len: positions that tables and caches hold.
+        all_logits: whether a language model's logits are wanted at every position.
         kernels: the backend, for the sizes of workspaces.
         overwritable: for each input, whether the leaf may write over it.
         gradient_overwritable: for each output, whether the leaf may write over its gradient.

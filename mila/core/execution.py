@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ import numpy as np
 from mila.core.checking import check_gradients, check_inputs, has_sequence_axis, refuse_own_bytes
 from mila.core.context import Layout
 from mila.core.planned_build import PlannedBuild, Storage
-from mila.core.schedule import Schedule, ScheduleOptions, alive, trace
+from mila.core.schedule import Schedule, alive, trace
 from mila.errors import ConfigurationError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.arenas import POISON, Arena
@@ -90,7 +91,7 @@ class Execution:
         self._values: list[Array | None] = [None] * len(self.schedule.shapes)
         self._gradients: list[Array | None] = [None] * len(self.schedule.shapes)
         self._record: _ForwardRecord | None = None
-        self._checked: dict[tuple[Shape, ...], Schedule] = {tuple(self._built_shapes()): self.schedule}
+        self._checked: dict[tuple[Shape, ...], Schedule] = {}
         self._deaths = self._list_deaths() if poisoned else {}
 
     @property
@@ -174,35 +175,37 @@ class Execution:
     def _refuse_own(self, arrays: Sequence[Array], names: Sequence[str]) -> None:
         """Transient bytes change during the call that would read them."""
         if TRANSIENT in self.arenas:
-            for name, array in zip(names, arrays, strict=False):
+            for name, array in zip(names, arrays, strict=True):
                 refuse_own_bytes(f"{self._root.path}: {name!r}", array, self.arenas[TRANSIENT].bytes)
 
     def _schedule_for(self, shapes: tuple[Shape, ...]) -> Schedule:
         """The schedule traced for runtime shapes: refuses inputs that do not fit each other."""
-        schedule = self._checked.get(shapes)
+        if shapes == tuple(self._built_shapes()):
+            return self.schedule
+        schedule = self._checked.pop(shapes, None)
         if schedule is None:
-            context = self.schedule.steps[0].context
-            options = ScheduleOptions(
-                context.runtime_mode, context.dtype, context.kernels, context.max_seq_len, context.all_logits
-            )
             names = [port.name for port in self._root.ports]
-            schedule = trace(self._root, dict(zip(names, shapes, strict=True)), options)
-            if len(self._checked) >= _REMEMBERED_SHAPES:
-                self._checked.popitem()
-            self._checked[shapes] = schedule
+            schedule = trace(self._root, dict(zip(names, shapes, strict=True)), self.schedule.options)
+        self._checked[shapes] = schedule  # the last one asked for is the last to go
+        if len(self._checked) > _REMEMBERED_SHAPES:
+            del self._checked[next(iter(self._checked))]
         return schedule
 
     def _run(self, arrays: Sequence[Array], position: Position | None, training: bool, last_only: bool) -> Run:
         root = self._root
-        rows = arrays[0].shape[0]
-        has_sequence = has_sequence_axis(root.ports[0].is_ids, arrays[0].shape)
-        length = arrays[0].shape[1] if has_sequence else 1
-        where = position or Position()
-        starts = _per_row(root, where.start, rows, "start")
-        lengths = _per_row(root, length if where.length is None else where.length, rows, "length")
-        limit = self.schedule.steps[0].context.max_seq_len if self.schedule.steps else length
+        shape = arrays[0].shape
+        if not has_sequence_axis(root.ports[0].is_ids, shape):
+            if position is not None:
+                raise ShapeError(f"{root.path}: position needs an input with a sequence axis, got shape {shape}")
+            return Run((), (), training, self.training_runs, root.seed, last_only)
+        rows, length = shape[:2]
+        if position is None:
+            return Run((0,) * rows, (length,) * rows, training, self.training_runs, root.seed, last_only)
+        starts = _per_row(root, position.start, rows, "start")
+        lengths = _per_row(root, length if position.length is None else position.length, rows, "length")
+        limit = self.schedule.options.max_seq_len
         for row, (start, valid) in enumerate(zip(starts, lengths, strict=True)):
-            if start < 0 or not 1 <= valid <= length or (position is not None and start + valid > limit):
+            if start < 0 or not 1 <= valid <= length or start + valid > limit:
                 raise ShapeError(
                     f"{root.path}: row {row} of position has start {start} and length {valid}; expected a "
                     f"start from 0, a length from 1 to {length}, and at most {limit} positions in all"
@@ -330,7 +333,10 @@ def _fingerprint(array: Array) -> tuple[Any, ...]:
 
 
 def _per_row(root: Component[Any], values: int | Sequence[int], rows: int, what: str) -> tuple[int, ...]:
-    result = tuple(map(int, np.broadcast_to(values, rows) if np.ndim(values) == 0 else values))  # type: ignore[arg-type]
+    try:
+        result = (operator.index(values),) * rows if np.ndim(values) == 0 else tuple(map(operator.index, values))  # type: ignore[arg-type]
+    except TypeError:
+        raise ShapeError(f"{root.path}: position.{what} expected integers, got {values!r}") from None
     if len(result) != rows:
         raise ShapeError(f"{root.path}: position.{what} expected {rows} rows, got {len(result)}")
     return result

@@ -63,9 +63,8 @@ class Graph:
         """Add a child that reads ``inputs``; returns its only output.
 
         Raises:
-            ConfigurationError: the name is taken, the child has a parent, a device or a dtype of its own, the number of
-            inputs is
-                wrong, a reference is of another graph, or the child has several outputs.
+            ConfigurationError: the name is taken, the child has a parent, a device or a seed of its own, the number of
+                inputs is wrong, a reference is of another graph, or the child has several outputs.
         """
         outputs = self.add_many(child, *inputs)
         if len(outputs) != 1:

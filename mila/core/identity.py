@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mila.core.graph import check_name
-from mila.devices import DeviceId, DeviceType, ExecutionContext
+from mila.devices import DeviceId, DeviceType, ExecutionContext, check_seed
 from mila.errors import ConfigurationError, DeviceError, DTypeError, LifecycleError
 from mila.kernels.signatures import Kernels
 from mila.memory.storage import FLOAT32, DType, network_dtype
@@ -27,7 +27,7 @@ class Identity:
     def __init__(self, name: str, dtype: DType | type[Any] | str | None, seed: int | None) -> None:
         self._name = check_name(name)
         self._dtype = None if dtype is None else network_dtype(dtype)
-        self._seed = seed
+        self._seed = None if seed is None else check_seed(name, seed)
         self._parent: weakref.ref[Component[Any]] | None = None
         self._execution_context: ExecutionContext | None = None
 
@@ -115,12 +115,16 @@ class Identity:
         return 0 if root._execution_context is None else root._execution_context.seed
 
     def adopt(self, parent: Component[Any]) -> None:
-        """Become a child of ``parent``; refused for a component that has a parent or a device."""
+        """Become a child of ``parent``; refused for a component that has a parent, a device or a seed."""
         if self._parent is not None:
             raise ConfigurationError(f"{parent.path}.{self.name}: is already part of {self.path}")
         if self._execution_context is not None:
             raise ConfigurationError(
                 f"{parent.path}.{self.name}: a child takes its device from its root; construct it without"
+            )
+        if self._seed is not None:
+            raise ConfigurationError(
+                f"{parent.path}.{self.name}: a child takes its seed from its root, got {self._seed}"
             )
         self._parent = weakref.ref(parent)
 

@@ -39,6 +39,15 @@ def ones(array: NDArray[Any], generator: np.random.Generator) -> None:
     array.fill(1)
 
 
+def constant(value: float) -> Initializer:
+    """All ``value``."""
+
+    def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
+        array.fill(value)
+
+    return fill
+
+
 def normal(standard_deviation: float) -> Initializer:
     """Normal around 0."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -15,14 +15,13 @@ from mila.core.parameters import ParameterGradient
 from mila.core.planned_build import PlannedBuild
 from mila.core.planner import Planner
 from mila.core.schedule import ScheduleOptions, trace
-from mila.devices import ExecutionContext
+from mila.devices import ExecutionContext, kernels_to_plan_with
 from mila.errors import (
     ConfigurationError,
     LifecycleError,
     OutOfMemoryError,
     ShapeError,
 )
-from mila.kernels.cpu.table import CpuKernels
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Category
 from mila.memory.format import format_bytes
@@ -44,18 +43,12 @@ def planned(component: Component[Any], context: BuildContext) -> PlannedBuild:
     component.check_dtypes()
     component.check_context(context)
     own = component.root._execution_context
-    kernels = own.kernels if own is not None else _kernels_to_plan_with()
+    kernels = own.kernels if own is not None else kernels_to_plan_with()
     resolved, max_seq_len = _resolve(component, context)
     options = ScheduleOptions(resolved.runtime_mode, component.dtype, kernels, max_seq_len, resolved.all_logits)
     schedule = trace(component, resolved.input_shapes, options)
     alignment = own.alignment if own is not None else ExecutionContext.alignment
     return Planner(component, schedule, resolved, alignment).run(component.optimizer_to_plan())
-
-
-@functools.cache
-def _kernels_to_plan_with() -> CpuKernels:
-    """Kernels that are asked for the sizes of workspaces only, which do not depend on threads."""
-    return CpuKernels(1)
 
 
 def _resolve(component: Component[Any], context: BuildContext) -> tuple[BuildContext, int]:
@@ -119,7 +112,10 @@ def build(component: Component[Any], context: BuildContext) -> None:
         raise LifecycleError(f"{component.path}: has no execution context; construct it with device='cpu' or set one")
     plan = planned(component, context)
     _require_available(component, plan.plan)
-    execution = Execution(component, plan)
+    try:
+        execution = Execution(component, plan)
+    except MemoryError:
+        raise _out_of_memory(component, plan.plan, None) from None
     bound = _Binding(component, execution)
     _initialize(component, execution, bound)
     contexts = _contexts_of(component, plan)
@@ -131,12 +127,16 @@ def build(component: Component[Any], context: BuildContext) -> None:
 
 def _require_available(component: Component[Any], plan: MemoryPlan) -> None:
     available = component.get_execution_context().available_bytes()
-    if available is None or plan.reserved_bytes <= available:
-        return
+    if available is not None and plan.reserved_bytes > available:
+        raise _out_of_memory(component, plan, available)
+
+
+def _out_of_memory(component: Component[Any], plan: MemoryPlan, available: int | None) -> OutOfMemoryError:
     largest = ", ".join(f"{b.path}.{b.name} {format_bytes(b.nbytes)}" for b in plan.largest())
-    raise OutOfMemoryError(
+    there = "the allocator refused" if available is None else f"{available:,} ({format_bytes(available)}) are available"
+    return OutOfMemoryError(
         f"{component.path}: the build needs {plan.reserved_bytes:,} bytes ({format_bytes(plan.reserved_bytes)}) and "
-        f"{available:,} ({format_bytes(available)}) are available; the largest buffers are {largest}"
+        f"{there}; the largest buffers are {largest}"
     )
 
 
@@ -218,7 +218,7 @@ def set_training_mode(component: Component[Any], mode: TrainingMode) -> None:
         raise LifecycleError(f"{component.path}: an inference build is always in EVAL")
     if not isinstance(mode, TrainingMode):
         raise ConfigurationError(f"{component.path}: expected a TrainingMode, got {mode!r}")
-    with component._mode_lock:
+    with component._mode_lock or contextlib.nullcontext():
         changing = [part for part in component.walk() if part._training_mode is not mode]
         for part in changing:
             part.on_training_mode_changing(mode)

@@ -17,6 +17,11 @@ class ParameterGradient:
         self._array = array
         self._is_zero = True
 
+    @property
+    def is_zero(self) -> bool:
+        """Whether the zeros are still pending."""
+        return self._is_zero
+
     def mark_zero(self) -> None:
         """From now on the gradient is zero, whatever its bytes hold."""
         self._is_zero = True

@@ -77,11 +77,13 @@ class PlannedBuild:
 
     Attributes:
         names: for each component, its buffers by name.
-        values: storage of every value; ``None`` for the root's inputs.
         zero_gradients: values whose gradient is zero because nobody uses them, with the storage of the zeros.
         output_gradients: root outputs that are also read inside: their gradient is copied before others are added to
         it.
-        moments: storages of optimizer moments by (component, parameter name, moment name).
+        input_ids: the zero gradients of the root's integer inputs, by value.
+        captured: values of captured children, by path.
+        trainable_elements: elements of the flat trainable parameters, alignment gaps included.
+        backward_is_free: whether backward depends on nothing but its arguments.
     """
 
     plan: MemoryPlan
@@ -89,7 +91,6 @@ class PlannedBuild:
     context: BuildContext
     storages: list[Storage]
     names: ByComponent[dict[str, Storage]]
-    values: list[Storage | None]
     zero_gradients: dict[int, Storage]
     output_gradients: dict[int, Storage]
     input_ids: dict[int, Storage]

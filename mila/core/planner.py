@@ -90,7 +90,6 @@ class Planner:
             self._context,
             self._draft.storages,
             self._draft.names,
-            self._values,
             self._zero_gradients,
             self._output_gradients,
             self._input_ids,
@@ -143,7 +142,9 @@ class Planner:
 
     def _resolve_captures(self) -> dict[str, tuple[int, ...]]:
         captured = {}
-        by_path = {c.state_path: c for c in self._schedule.component_outputs if c.state_path}
+        prefix = f"{self._root.state_path}." if self._root.state_path else ""
+        paths = ((component.state_path, component) for component in self._schedule.component_outputs)
+        by_path = {path[len(prefix) :]: c for path, c in paths if c is not self._root and path.startswith(prefix)}
         for path in self._context.capture:
             if path not in by_path:
                 raise ConfigurationError(f"{self._root.path}: capture names {path!r}, and there is no such child")

@@ -60,6 +60,7 @@ class Schedule:
     """Leaf steps in the order of forward; values are numbered, the root's inputs first.
 
     Attributes:
+        options: what all steps have in common.
         shapes: shape of every value.
         is_ids: whether a value holds integer ids.
         outputs: values that the root returns.
@@ -67,6 +68,7 @@ class Schedule:
         component_outputs: values made by each component.
     """
 
+    options: ScheduleOptions
     steps: list[Step] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
     is_ids: list[bool] = field(default_factory=list)
@@ -92,34 +94,31 @@ def trace(root: Component[Any], shapes: Mapping[str, Shape], options: ScheduleOp
         ConfigurationError: the graph gives ids where activations are expected, or the other way round.
     """
     schedule = Schedule(
-        shapes=list(shapes.values()), is_ids=[port.is_ids for port in root.ports], input_count=len(root.ports)
+        options, shapes=list(shapes.values()), is_ids=[port.is_ids for port in root.ports], input_count=len(root.ports)
     )
-    schedule.outputs = _visit(root, tuple(range(len(root.ports))), schedule, options)
+    schedule.outputs = _visit(root, tuple(range(len(root.ports))), schedule)
     if len(set(schedule.outputs)) != len(schedule.outputs) or any(v < schedule.input_count for v in schedule.outputs):
         raise ConfigurationError(f"{root.path}: outputs must be values of its own, each returned once")
     return schedule
 
 
-def _visit(
-    component: Component[Any], inputs: tuple[int, ...], schedule: Schedule, options: ScheduleOptions
-) -> tuple[int, ...]:
+def _visit(component: Component[Any], inputs: tuple[int, ...], schedule: Schedule) -> tuple[int, ...]:
     schedule.component_inputs[component] = inputs
     if component.graph is not None:
         values = list(inputs) + [-1] * (component.graph.value_count - len(inputs))
         for node in component.graph.nodes:
-            made = _visit(node.child, tuple(values[i] for i in node.inputs), schedule, options)
+            made = _visit(node.child, tuple(values[i] for i in node.inputs), schedule)
             for index, value in zip(node.outputs, made, strict=True):
                 values[index] = value
         outputs = tuple(values[i] for i in component.graph_outputs)
     else:
-        outputs = _visit_leaf(component, inputs, schedule, options)
+        outputs = _visit_leaf(component, inputs, schedule)
     schedule.component_outputs[component] = outputs
     return outputs
 
 
-def _visit_leaf(
-    leaf: Component[Any], inputs: tuple[int, ...], schedule: Schedule, options: ScheduleOptions
-) -> tuple[int, ...]:
+def _visit_leaf(leaf: Component[Any], inputs: tuple[int, ...], schedule: Schedule) -> tuple[int, ...]:
+    options = schedule.options
     for port, value in zip(leaf.ports, inputs, strict=True):
         if port.is_ids != schedule.is_ids[value]:
             expected, got = ("ids", "activations") if port.is_ids else ("activations", "ids")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import ml_dtypes
 import numpy as np
@@ -13,7 +14,7 @@ import numpy as np
 from mila.errors import CheckpointError, ConfigurationError, DTypeError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration
-from mila.memory.storage import DType
+from mila.memory.storage import DType, Shape
 from mila.serialization import (
     ArchiveMode,
     ArchiveReader,
@@ -69,27 +70,60 @@ def refuse_conversion(source: DType, target: DType) -> str | None:
     return f"expected {target.name}, got {source.name}, which is never converted to it"
 
 
-def convert_into(target: Array, values: Array) -> None:
-    """Copy ``values`` into ``target``, converting chunk by chunk."""
-    if values.dtype == target.dtype:
-        np.copyto(target, values)
-        return
-    source, stored = values.reshape(-1), target.reshape(-1)
-    for start in range(0, source.size, _CHUNK):
-        stored[start : start + _CHUNK] = source[start : start + _CHUNK]
+class Rows(Protocol):
+    """An array, or a tensor in a file that is read some rows at a time: what conversions take."""
+
+    @property
+    def dtype(self) -> DType:
+        """Dtype of the values."""
+
+    @property
+    def shape(self) -> Shape:
+        """At least one axis."""
+
+    def __getitem__(self, rows: slice, /) -> Array: ...
 
 
-def overflowing(values: Array, target: DType) -> bool:
+@dataclass(frozen=True)
+class StoredRows:
+    """A tensor in a file; rows are read when they are asked for, and nothing is kept."""
+
+    source: TensorSource
+    name: str
+    dtype: DType
+    shape: Shape
+
+    def __getitem__(self, rows: slice, /) -> Array:
+        start, stop, _ = rows.indices(self.shape[0])
+        array: Array = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
+        self.source.copy_range_into(self.name, start * math.prod(self.shape[1:]), array.reshape(-1))
+        return array
+
+
+def row_blocks(values: Rows) -> Iterator[tuple[int, Array]]:
+    """Some rows of ``values`` at a time, with the index of the first."""
+    rows = max(1, _CHUNK // max(1, math.prod(values.shape[1:])))
+    for start in range(0, values.shape[0], rows):
+        yield start, values[start : start + rows]
+
+
+def convert_into(target: Array, values: Rows) -> None:
+    """Copy ``values`` into ``target``, some rows at a time."""
+    target = target.reshape(values.shape)
+    for start, block in row_blocks(values):
+        target[start : start + len(block)] = block
+
+
+def overflowing(values: Rows, target: DType) -> bool:
     """Whether a finite value of ``values`` would become infinite as ``target``."""
     if target not in _LARGEST or values.dtype not in _LARGEST:
         return False
     limit = _LARGEST[target]
     if _LARGEST[values.dtype] <= limit:
         return False
-    flat = values.reshape(-1)
-    for start in range(0, flat.size, _CHUNK):
-        chunk = np.abs(flat[start : start + _CHUNK].astype(np.float64))
-        if bool(np.any((chunk > limit) & np.isfinite(chunk))):
+    for _, block in row_blocks(values):
+        magnitudes = np.abs(block.astype(np.float64))
+        if bool(np.any((magnitudes > limit) & np.isfinite(magnitudes))):
             return True
     return False
 
@@ -129,10 +163,11 @@ def load_parameter(component: Component[Any], name: str, array: Array) -> None:
     where = f"{part.path}: parameter {declaration.name!r}"
     if array.shape != declaration.shape:
         raise ShapeError(f"{where}: expected shape {declaration.shape}, got {array.shape}")
-    reason = part.refuse_load(declaration, array.dtype, None) or part.refuse_values(declaration, array)
+    values = np.atleast_1d(array)
+    reason = part.refuse_load(declaration, array.dtype, None) or part.refuse_values(declaration, values)
     if reason is not None:
         raise DTypeError(f"{where}: {reason}")
-    part.store_parameter(declaration, array)
+    part.store_parameter(declaration, values)
 
 
 def load_tensors(component: Component[Any], source: TensorSource, prefix: str = "") -> LoadReport:
@@ -149,6 +184,9 @@ def load_tensors(component: Component[Any], source: TensorSource, prefix: str = 
     converted = {}
     order = {name: position for position, name in enumerate(source.tensors)}
     names = sorted((n for n in known if n in available), key=lambda n: order[source.aliases.get(n, n)])
+    for name in names:  # where reading fails half-way, the network says what it lacks
+        part, declaration = known[name]
+        part._missing[part.state_name(declaration.name)] = None
     for name in names:
         part, declaration = known[name]
         target = part.parameter_array(declaration.name)
@@ -158,8 +196,7 @@ def load_tensors(component: Component[Any], source: TensorSource, prefix: str = 
             part.parameter_stored(declaration)
         else:
             converted[name] = str(dtype)
-            part.store_parameter(declaration, source.read(name))
-            source.drop_pages(name)
+            part.store_parameter(declaration, _stored_rows(source, name, dtype))
     return LoadReport(len(names), converted)
 
 
@@ -200,9 +237,13 @@ def _refuse_stored(
     reason = part.refuse_load(declaration, dtype, together)
     if reason is not None or dtype == declaration.dtype:
         return reason
-    reason = part.refuse_values(declaration, source.read(name))
-    source.drop_pages(name)
-    return reason
+    return part.refuse_values(declaration, _stored_rows(source, name, dtype))
+
+
+def _stored_rows(source: TensorSource, name: str, dtype: DType | None) -> StoredRows:
+    if dtype is None:
+        raise CheckpointError(f"{source.path}: {name} has a dtype that cannot be converted")
+    return StoredRows(source, name, dtype, tuple(source.entry(name).shape) or (1,))
 
 
 def _stored_dtype(source: TensorSource, name: str) -> DType | None:
@@ -246,17 +287,20 @@ def save(component: Component[Any], archive: ArchiveWriter, mode: ArchiveMode) -
     )
 
 
-def load(component: Component[Any], archive: ArchiveReader, mode: ArchiveMode) -> None:
-    """Read what :func:`save` wrote; the recorded architecture must be the component's own."""
-    recorded = archive.read_json(CONFIG_FILE)
-    if recorded != architecture_of(component):
-        raise CheckpointError(
-            f"{archive.path}: holds {_shown(recorded)}, and {component.path} is {_shown(architecture_of(component))}"
-        )
+def load(component: Component[Any], archive: ArchiveReader, mode: ArchiveMode) -> LoadReport:
+    """Read what :func:`save` wrote; the recorded architecture must be the component's own.
+
+    Of weights alone the dtype may differ: they are converted.
+    """
+    recorded, own = archive.read_json(CONFIG_FILE), architecture_of(component)
+    if mode is ArchiveMode.WEIGHTS_ONLY:
+        own["dtype"] = recorded.get("dtype")
+    if recorded != own:
+        raise CheckpointError(f"{archive.path}: holds {_shown(recorded)}, and {component.path} is {_shown(own)}")
     if mode is ArchiveMode.ARCHITECTURE:
-        return
+        return LoadReport(0)
     with archive.open_tensors(PARAMETERS_FILE) as source:
-        load_tensors(component, source)
+        return load_tensors(component, source)
 
 
 def architecture_of(component: Component[Any]) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from mila.core.execution import Position
 from mila.core.graph import Graph, Port, Reference
 from mila.core.modes import ComponentType
 from mila.core.planned_build import Optimizer, PlannedBuild
-from mila.devices import ExecutionContext
+from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, LifecycleError, NonFiniteError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Category, Declaration, Lifetime
@@ -53,16 +53,19 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         loss: Component[Any],
         optimizer: Optimizer,
         *,
-        device: str | None = None,
+        device: str | DeviceId | None = None,
         name: str = "training_step",
     ) -> None:
-        if network.is_built or loss.is_built:
-            raise LifecycleError(f"{network.path}: a training step takes an unbuilt network and loss")
+        for part in (network, loss):
+            if part.parent is not None:
+                raise ConfigurationError(f"{part.path}: is part of another network; a training step takes roots")
+            if part.is_built:
+                raise LifecycleError(f"{part.path}: is built; a training step takes an unbuilt network and loss")
         if len(network.output_names) != 1 or len(loss.ports) != 2:
             raise ConfigurationError(
                 f"{network.path}: a training step takes one output, and a loss of (output, targets)"
             )
-        context = network._execution_context
+        context, seed = network._execution_context, network._seed
         if context is not None and device is not None:
             raise ConfigurationError(f"{network.path}: has a device already, got device={device!r}")
         self.network = network
@@ -71,14 +74,14 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         self.update_count = 0
         self.ports = (*network.ports, Port("targets", is_ids=loss.ports[1].is_ids))
         self._decay_segments: list[tuple[int, int, float]] = []
-        network._execution_context = None  # it moves to the step
+        network._execution_context = network._seed = None  # they move to the step
         try:
-            super().__init__(name, dtype=network.dtype, seed=network._seed)
+            super().__init__(name, dtype=network.dtype, seed=seed)
             self.check_dtypes()
             if context is not None or device is not None:
                 self.set_execution_context(context if context is not None else ExecutionContext(device or "cpu"))
         except BaseException:
-            network._execution_context = context
+            network._execution_context, network._seed = context, seed
             network._parent = loss._parent = None
             raise
 

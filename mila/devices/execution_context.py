@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 from typing import Any
 
@@ -36,10 +37,10 @@ class ExecutionContext:
             raise DeviceError(
                 f"device {self.device_id}: this version of Mila computes on the CPU only; use device='cpu'"
             )
-        if threads is not None and threads < 1:
-            raise ConfigurationError(f"execution context: threads must be at least 1, got {threads}")
+        if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
+            raise ConfigurationError(f"execution context: threads must be an integer of at least 1, got {threads!r}")
         self.threads = threads if threads is not None else min(_usable_processors(), MAXIMUM_THREADS)
-        self.seed = seed
+        self.seed = check_seed("execution context", seed)
         self.kernels: Kernels = CpuKernels(self.threads)
 
     #: Every buffer and every arena begins at a multiple of this many bytes.
@@ -62,6 +63,19 @@ class ExecutionContext:
 
     def __repr__(self) -> str:
         return f"ExecutionContext({str(self.device_id)!r}, threads={self.threads}, seed={self.seed})"
+
+
+def check_seed(what: str, seed: int) -> int:
+    """``seed``, if it is an integer of at least 0."""
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigurationError(f"{what}: a seed is an integer of at least 0, got {seed!r}")
+    return seed
+
+
+@functools.cache
+def kernels_to_plan_with() -> Kernels:
+    """Kernels that are only asked for the sizes of workspaces, which are the same for any number of threads."""
+    return CpuKernels(1)
 
 
 def _usable_processors() -> int:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 _MEMINFO = Path("/proc/meminfo")
-_CGROUP_V2 = Path("/sys/fs/cgroup")
-_CGROUP_V1 = Path("/sys/fs/cgroup/memory")
+_OWN_CONTROL_GROUPS = Path("/proc/self/cgroup")
+_CONTROL_GROUPS = Path("/sys/fs/cgroup")
+#: Names of limit, usage and of the pages of files that the kernel can drop: version 2, then version 1.
+_FILES = (
+    ("", "memory.max", "memory.current", "inactive_file"),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+)
 
 
 def available_host_bytes() -> int | None:
-    """Bytes that an allocation can still take: the smaller of the free memory and the control group's headroom.
+    """Bytes that an allocation can still take: the smaller of the free memory and the control groups' headroom.
 
     ``None`` where the operating system does not say.
     """
-    candidates = [value for value in (_free_memory(), _control_group_headroom()) if value is not None]
+    candidates = [value for value in (_free_memory(), *_headrooms()) if value is not None]
     return min(candidates) if candidates else None
 
 
@@ -29,21 +35,29 @@ def _free_memory() -> int | None:
     return None
 
 
-def _control_group_headroom() -> int | None:
-    """Limit minus usage, where pages of files that the kernel can drop do not count as used."""
-    for limit, usage, statistics, reclaimable in (
-        (_CGROUP_V2 / "memory.max", _CGROUP_V2 / "memory.current", _CGROUP_V2 / "memory.stat", "inactive_file"),
-        (
-            _CGROUP_V1 / "memory.limit_in_bytes",
-            _CGROUP_V1 / "memory.usage_in_bytes",
-            _CGROUP_V1 / "memory.stat",
-            "total_inactive_file",
-        ),
-    ):
-        limit_bytes, usage_bytes = _read_integer(limit), _read_integer(usage)
-        if limit_bytes is not None and usage_bytes is not None:
-            return max(0, limit_bytes - usage_bytes + _read_statistic(statistics, reclaimable))
-    return None
+def _headrooms() -> Iterator[int | None]:
+    """What each control group around this process still allows: limits hold at every level."""
+    for controller, limit, usage, reclaimable in _FILES:
+        for group in _own_groups(controller):
+            folder = _CONTROL_GROUPS / controller / group
+            limit_bytes, usage_bytes = _read_integer(folder / limit), _read_integer(folder / usage)
+            if limit_bytes is not None and usage_bytes is not None:
+                dropped = _read_statistic(folder / "memory.stat", reclaimable)
+                yield max(0, limit_bytes - usage_bytes + dropped)
+
+
+def _own_groups(controller: str) -> list[str]:
+    """Paths, relative to the mount, of this process's group and of those around it; the mount itself is one."""
+    try:
+        lines = _OWN_CONTROL_GROUPS.read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return ["."]
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            parts = [part for part in path.split("/") if part not in ("", "..")]
+            return ["."] + ["/".join(parts[: i + 1]) for i in range(len(parts))]
+    return ["."]
 
 
 def _read_integer(path: Path) -> int | None:

@@ -3,18 +3,16 @@
 Conventions, for every kernel:
 
 * outputs come first, then saved values, then inputs, then scalars, then ``workspace``;
-* arrays are C-contiguous and belong to the backend; nothing is allocated, results are written in place;
+* arrays are C-contiguous and belong to the backend; results are written in place, and no array of their size is made;
 * runtime sizes come from the arrays, never from build time; rows are all leading axes flattened;
 * ``accumulate=False`` overwrites an output gradient, ``True`` adds to it;
 * ``workspace`` is a flat array of the compute dtype with at least the elements that the ``…_workspace`` function of the
-  same name returns;
-  that size depends on shapes alone, never on the number of threads, so that a plan is the same on every machine;
-* the letters are B batch, T sequence, C model width, V vocabulary, N rows (leading axes flattened), H query heads, K
-  key/value heads,
-  D head size.
+  same name returns; that size depends on shapes alone, never on the number of threads, so that a plan is the same on
+  every machine;
+* the letters are B batch, T sequence, C model width, V vocabulary, N rows (leading axes flattened), H query heads,
+  K key/value heads, D head size.
 
-``floating`` below is the stored dtype of the network (float32 or float64 on the CPU). Ids and targets are int32 or
-int64.
+Ids and targets are int32 or int64; everything else has the stored dtype of the network.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ class ElementwiseKernels(Protocol):
     def activation_forward(
         self, output: Array, derivative: Array | None, x: Array, kind: str, alpha: float, workspace: Array
     ) -> None:
-        """Write ``f(x)`` to ``output`` and, where ``derivative`` is given, ``f'(x)`` to it.
+        """``output = f(x)`` and, where it is given, ``derivative = f'(x)``.
 
         ``derivative`` may be ``x`` itself (it is overwritten after use); ``output`` may be ``x`` when no derivative is
         asked for.
@@ -198,6 +196,9 @@ class EmbeddingKernels(Protocol):
     def integer_range(self, ids: Array) -> tuple[int, int]:
         """Smallest and largest value of ``ids`` without narrowing; (0, -1) when there is none."""
 
+    def first_outside(self, ids: Array, limit: int, except_for: int | None) -> int:
+        """Flat index of the first id below 0 or from ``limit`` on that is not ``except_for``; -1 when there is none."""
+
     def embedding_forward(self, output: Array, table: Array, ids: Array, scale: float) -> None:
         """``output (N, C) = table[ids] * scale``; ids are already checked."""
 
@@ -228,8 +229,8 @@ class EmbeddingKernels(Protocol):
 class AttentionKernels(Protocol):
     """Rotary positions and attention over packed projections ``qkv (B, T, (H + 2 K) D)``: q, then k, then v heads."""
 
-    def rope_tables(self, cosine: Array, sine: Array, theta: float) -> None:
-        """Fill ``cosine``, ``sine`` (positions, R / 2) of angles ``position * theta ** (-2 i / R)``, rounded once."""
+    def rope_tables(self, cosine: Array | None, sine: Array | None, theta: float) -> None:
+        """Fill those given (positions, R / 2) from the angles ``position * theta ** (-2 i / R)``, rounded once."""
 
     def rope(
         self,
@@ -330,10 +331,7 @@ class LossKernels(Protocol):
         ignore_index: int | None,
         workspace: Array,
     ) -> None:
-        """``loss (1,)`` = mean over valid targets of ``log_sum_exp - logits[target]``; 0 when no target is valid.
-
-        ``log_sum_exp``: (N,).
-        """
+        """``loss (1,)`` = mean of ``log_sum_exp (N,) - logits[target]`` over valid targets; 0 when there is none."""
 
     def cross_entropy_backward(
         self,

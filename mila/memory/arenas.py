@@ -7,8 +7,6 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from mila.errors import OutOfMemoryError
-
 #: What poisoned bytes hold: a NaN in every float dtype, -1 in every integer one.
 POISON = 0xFF
 
@@ -20,10 +18,7 @@ class Arena:
     """
 
     def __init__(self, allocate: Callable[[int], NDArray[np.uint8]], size: int, alignment: int, fill: int = 0) -> None:
-        try:
-            self._block = allocate(size + alignment)
-        except MemoryError:
-            raise OutOfMemoryError(f"memory: the allocator refused {size + alignment:,} bytes") from None
+        self._block = allocate(size + alignment)
         skip = -self._block.ctypes.data % alignment
         self.bytes: NDArray[np.uint8] = self._block[skip : skip + size]
         self._block.fill(fill)

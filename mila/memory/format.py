@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
+#: From here on two decimals would print as 1,024.00.
+_ROUNDS_UP = 1023.995
 
 
 def format_bytes(size: int) -> str:
     """``1536`` becomes ``"1.50 KiB"``: IEC units, two decimals, plain bytes below 1,024."""
     if abs(size) < 1024:
         return f"{size} B"
-    value = float(size)
-    for unit in _UNITS:
-        value /= 1024
-        if abs(value) < 1024 or unit == _UNITS[-1]:
-            return f"{value:,.2f} {unit}"
-    raise AssertionError("unreachable")
+    value, unit = size / 1024, 0
+    while abs(value) >= _ROUNDS_UP and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:,.2f} {_UNITS[unit]}"
 
 
 def format_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, right: tuple[int, ...] = ()) -> str:

@@ -71,7 +71,7 @@ class MemoryPlan:
     """What a build takes, before it takes it.
 
     Attributes:
-        root: name of the planned component.
+        root: path of the planned component.
         buffers: every buffer.
         arena_bytes: size of each arena, alignment gaps between its buffers included.
         alignment: bytes to which the base of an arena and every offset are aligned.

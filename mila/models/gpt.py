@@ -48,9 +48,24 @@ class GptConfig(LanguageModelConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.embedding_dim % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} must divide embedding_dim {self.embedding_dim}")
+        self.block_config()
         return self
+
+    def block_config(self) -> GptBlockConfig:
+        """The config of every block."""
+        return GptBlockConfig(
+            embedding_dim=self.embedding_dim,
+            num_heads=self.num_heads,
+            hidden_dim=self.hidden_dim,
+            bias=self.bias,
+            activation=self.activation,
+            norm_epsilon=self.norm_epsilon,
+            dropout=self.dropout,
+            kv_cache=True,
+            initial_std=self.initial_std,
+            residual_initial_std=self.initial_std / math.sqrt(2 * max(1, self.num_layers)),
+            trainable=self.trainable,
+        )
 
 
 class GptTransformer(LanguageModel[GptConfig]):
@@ -77,8 +92,9 @@ class GptTransformer(LanguageModel[GptConfig]):
         h = graph.add(embedding, ids)
         h = graph.add(LearnedPositionEncoding("positions", positions), h)
         h = graph.add(Dropout("dropout", DropoutConfig(probability=config.dropout)), h)
+        block = config.block_config()
         for layer in range(config.num_layers):
-            h = graph.add(GptBlock(f"block_{layer}", self._block_config()), h)
+            h = graph.add(GptBlock(f"block_{layer}", block), h)
         norm = LayerNormConfig(
             normalized_dim=width, bias=config.bias, epsilon=config.norm_epsilon, trainable=config.trainable
         )
@@ -92,19 +108,3 @@ class GptTransformer(LanguageModel[GptConfig]):
             trainable=config.trainable,
         )
         return graph.add(Linear("lm_head", head, tied_to=embedding if config.tie_word_embeddings else None), h)
-
-    def _block_config(self) -> GptBlockConfig:
-        config = self.config
-        return GptBlockConfig(
-            embedding_dim=config.embedding_dim,
-            num_heads=config.num_heads,
-            hidden_dim=config.hidden_dim,
-            bias=config.bias,
-            activation=config.activation,
-            norm_epsilon=config.norm_epsilon,
-            dropout=config.dropout,
-            kv_cache=True,
-            initial_std=config.initial_std,
-            residual_initial_std=config.initial_std / math.sqrt(2 * config.num_layers),
-            trainable=config.trainable,
-        )

@@ -8,14 +8,14 @@ symbolic link is itself replaced: the file it leads to stays as it is.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import BinaryIO
 
 from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.blocks import FinishedAfterBlock
-from mila.serialization.failures import operating_system_refusal
+from mila.serialization.failures import refusals
 from mila.serialization.temporaries import PARTIAL, create_locked, discard, remove_left_behind
 
 
@@ -36,7 +36,7 @@ class AtomicFile(FinishedAfterBlock):
         self.path = named or Path(path)
         self._target = Path(path).absolute()
         self._is_open = True
-        with _refusals(self.path, "could not be created"):
+        with refusals(self.path, "could not be created"):
             remove_left_behind(self._target, PARTIAL)
             self._temporary, self._lock = create_locked(self._target, filesystem.create_file)
             try:
@@ -56,7 +56,7 @@ class AtomicFile(FinishedAfterBlock):
         if not self._is_open:
             raise LifecycleError(f"{self.path}: commit of a file that was committed or aborted before")
         try:
-            with _refusals(self.path, "could not be written, what was there stays"):
+            with refusals(self.path, "could not be written, what was there stays"):
                 filesystem.flush(self.file)
                 filesystem.synchronize_file(self.file)
                 self._take_over_permissions()
@@ -67,7 +67,7 @@ class AtomicFile(FinishedAfterBlock):
             raise
         self._is_open = False
         filesystem.unlock(self._lock)
-        with _refusals(self.path, "was written, but its folder could not be synchronised"):
+        with refusals(self.path, "was written, but its folder could not be synchronised"):
             filesystem.synchronize_path(self._target.parent)
 
     def abort(self) -> None:
@@ -103,13 +103,5 @@ def write_file_atomically(path: Path | str, write: Callable[[BinaryIO], None], *
     Raises:
         CheckpointError: the operating system refuses; one line that names the file and the reason.
     """
-    with AtomicFile(path, named=named) as atomic, _refusals(atomic.path, "could not be written, what was there stays"):
+    with AtomicFile(path, named=named) as atomic, refusals(atomic.path, "could not be written, what was there stays"):
         write(atomic.file)
-
-
-@contextlib.contextmanager
-def _refusals(path: Path, action: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise operating_system_refusal(path, action, error) from error

@@ -11,13 +11,13 @@ writer calls first, gives it its name back. A ``.previous`` whose successor is i
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.blocks import FinishedAfterBlock
-from mila.serialization.failures import operating_system_refusal, refusal
+from mila.serialization.failures import refusal, refusals
 from mila.serialization.temporaries import (
     PARTIAL,
     PREVIOUS,
@@ -43,7 +43,7 @@ class AtomicFolder(FinishedAfterBlock):
         recover_folder(self.final)
         if self._target.is_symlink() or (self._target.exists() and not self._target.is_dir()):
             raise refusal(self.final, expected="a folder or a free name", got="a file or a link")
-        with _refusals(self.final, "could not be created"):
+        with refusals(self.final, "could not be created"):
             remove_left_behind(self._target, PARTIAL, PREVIOUS)
             self.path, self._lock = create_locked(self._target, filesystem.create_folder)
 
@@ -58,7 +58,7 @@ class AtomicFolder(FinishedAfterBlock):
         if not self._is_open:
             raise LifecycleError(f"{self.final}: commit of a folder that was committed or aborted before")
         try:
-            with _refusals(self.final, "could not be written, what was there stays"):
+            with refusals(self.final, "could not be written, what was there stays"):
                 _synchronize_tree(self.path)
                 replaced = self._take_name()
         except BaseException:
@@ -66,7 +66,7 @@ class AtomicFolder(FinishedAfterBlock):
             raise
         self._is_open = False
         # Until the renaming is on the medium, the old folder may be what a power failure leaves: it goes afterwards.
-        with _refusals(self.final, "was written, but the folder around it could not be synchronised"):
+        with refusals(self.final, "was written, but the folder around it could not be synchronised"):
             try:
                 filesystem.synchronize_path(self._target.parent)
             finally:
@@ -116,7 +116,7 @@ def replace_folder_atomically(final: Path | str, populate: Callable[[Path], None
     Raises:
         CheckpointError: the operating system refuses; one line that names the folder and the reason.
     """
-    with AtomicFolder(final) as folder, _refusals(folder.final, "could not be written, what was there stays"):
+    with AtomicFolder(final) as folder, refusals(folder.final, "could not be written, what was there stays"):
         populate(folder.path)
 
 
@@ -131,14 +131,14 @@ def recover_folder(final: Path | str) -> None:
     target = Path(final).absolute()
     if target.exists() or not target.parent.is_dir():
         return
-    with _refusals(final, "could not be looked for"):
+    with refusals(final, "could not be looked for"):
         left = names_beside(target, PREVIOUS)
     for previous in left:
         _give_name_back(previous, target, final)
 
 
 def _give_name_back(previous: Path, target: Path, final: Path | str) -> None:
-    with _refusals(final, f"could not be recovered from {previous.name}"):
+    with refusals(final, f"could not be recovered from {previous.name}"):
         try:
             lock = filesystem.lock(previous)
         except (BlockingIOError, FileNotFoundError):
@@ -157,11 +157,3 @@ def _synchronize_tree(folder: Path) -> None:
         else:
             filesystem.synchronize_path(path)
     filesystem.synchronize_path(folder)
-
-
-@contextlib.contextmanager
-def _refusals(path: Path | str, action: str) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        raise operating_system_refusal(path, action, error) from error

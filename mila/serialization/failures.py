@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 
 from mila.errors import CheckpointError
@@ -46,3 +48,12 @@ def operating_system_refusal(path: Path | str, action: str, error: OSError) -> C
     """Return the one-line error for an operation on `path` that the operating system refused."""
     reason = error.strerror or str(error) or type(error).__name__
     return CheckpointError(f"{path}: {action}: {reason}")
+
+
+@contextlib.contextmanager
+def refusals(path: Path | str, action: str) -> Iterator[None]:
+    """Turn what the operating system refuses in the block into the one error of this package."""
+    try:
+        yield
+    except OSError as error:
+        raise operating_system_refusal(path, action, error) from error

@@ -23,17 +23,20 @@ class BuildReport:
 
     Attributes:
         plan: made before the build.
-        predicted_bytes: what the plan said would be taken from the allocator.
         allocated_bytes: by how much what NumPy has allocated grew, ``None`` where that was not traced.
         resident_bytes: by how much the resident memory of the process grew, ``None`` where the system does not say.
         stats: bytes of the live buffers, read from their addresses.
     """
 
     plan: MemoryPlan
-    predicted_bytes: int
     allocated_bytes: int | None
     resident_bytes: int | None
     stats: MemoryStats
+
+    @property
+    def predicted_bytes(self) -> int:
+        """What the plan said would be taken from the allocator."""
+        return self.plan.reserved_bytes
 
 
 def measure_build(component: Component[Any], context: BuildContext, *, trace_allocations: bool = False) -> BuildReport:
@@ -56,7 +59,7 @@ def measure_build(component: Component[Any], context: BuildContext, *, trace_all
         component.build(context)
     after = resident_bytes()
     grown = None if resident is None or after is None else after - resident
-    return BuildReport(plan, plan.reserved_bytes, allocated, grown, component.get_memory_stats())
+    return BuildReport(plan, allocated, grown, component.get_memory_stats())
 
 
 def resident_bytes() -> int | None:

@@ -10,7 +10,8 @@ from mila.errors import CheckpointError
 from mila.serialization import ArchiveMode, ModelArchive, filesystem, newest_complete
 
 _NAME = re.compile(r"step-(\d{8,})")
-_MANIFEST = "manifest.json"
+#: What a checkpoint is called while it is removed.
+_REMOVED = ".removed-"
 
 
 class RunFolder:
@@ -56,20 +57,31 @@ class RunFolder:
     def prune(self, keep_last: int, best_step: int | None) -> tuple[Path, ...]:
         """Remove all complete checkpoints but the newest ``keep_last`` and the best; returns what was removed.
 
-        Folders that are incomplete are left alone, apart from those that an earlier removal left without a manifest.
-        What the operating system does not let go stays for the next time.
+        Everything else is left alone, apart from what an earlier removal left under the name it gives. What the
+        operating system does not let go stays for the next time.
         """
-        complete = sorted(step for step, path in self._folders() if _is_complete(path))
-        kept = {*complete[-keep_last:], best_step}
-        removed = []
-        for step, path in self._folders():
-            if (step in complete and step not in kept) or not (path / _MANIFEST).exists():
-                _remove(path)
-                removed.append(path)
-        return tuple(removed)
+        complete = [(step, path) for step, path in self._folders() if _is_complete(path)]
+        kept = {*(step for step, _ in complete[-keep_last:]), best_step}
+        removed = tuple(path for step, path in complete if step not in kept and self._set_aside(path))
+        with contextlib.suppress(OSError):
+            for path in list(self.path.iterdir()):
+                if path.name.startswith(_REMOVED) and path.is_dir():
+                    filesystem.remove_tree(path)
+        return removed
+
+    def _set_aside(self, path: Path) -> bool:
+        """Rename a checkpoint, so that a removal that is cut leaves nothing that looks complete."""
+        try:
+            filesystem.rename(path, path.with_name(f"{_REMOVED}{path.name}"))
+        except OSError:
+            return False
+        return True
 
     def _folders(self) -> list[tuple[int, Path]]:
-        found = [(_NAME.fullmatch(path.name), path) for path in self.path.iterdir() if path.is_dir()]
+        try:
+            found = [(_NAME.fullmatch(path.name), path) for path in self.path.iterdir() if path.is_dir()]
+        except OSError as error:
+            raise CheckpointError(f"{self.path}: could not be read: {error.strerror}") from error
         return sorted((int(match[1]), path) for match, path in found if match is not None)
 
 
@@ -79,11 +91,3 @@ def _is_complete(path: Path) -> bool:
             return archive.mode is ArchiveMode.CHECKPOINT
     except CheckpointError:
         return False
-
-
-def _remove(path: Path) -> None:
-    """The manifest goes first: a removal that is cut leaves nothing that looks complete."""
-    with contextlib.suppress(OSError):
-        if (path / _MANIFEST).exists():
-            filesystem.remove_file(path / _MANIFEST)
-        filesystem.remove_tree(path)

@@ -156,13 +156,14 @@ class Trainer:
         batches = validation_batches(
             self.split.validation, config.batch_size, config.sequence_length, config.validation_batches
         )
+        mode = TrainingMode.EVAL if self.step.is_eval_mode else TrainingMode.NORMAL
         self.step.set_training_mode(TrainingMode.EVAL)
         try:
             for inputs, targets in batches:
                 total += float(self.step.forward(inputs, targets)[0]) * len(inputs)
                 rows += len(inputs)
         finally:
-            self.step.set_training_mode(TrainingMode.NORMAL)
+            self.step.set_training_mode(mode)
         return total / rows
 
     def _require_ready(self) -> None:

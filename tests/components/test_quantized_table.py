@@ -307,7 +307,7 @@ def test_a_linear_computes_with_a_plain_table() -> None:
 )
 def test_a_table_that_does_not_fit_is_not_installed(table: Any, scales: Any, error: type[Exception]) -> None:
     linear = shared()
-    with pytest.raises(error, match="head: expected"):
+    with pytest.raises(error, match=r"head: .*expected"):
         linear.install_shared_weight(table, scales)
     with pytest.raises(LifecycleError):
         linear.forward(X)

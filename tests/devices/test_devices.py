@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mila.components import LayerNorm, LayerNormConfig
 from mila.devices import DeviceId, DeviceType, ExecutionContext
 from mila.devices import memory as device_memory
 from mila.devices.memory import available_host_bytes
@@ -52,9 +53,17 @@ def test_threads_are_at_least_one_and_by_default_what_the_process_may_use() -> N
     usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
     assert ExecutionContext("cpu").threads == min(usable or 1, 8)
     assert ExecutionContext("cpu", threads=3).threads == 3
-    for threads in (0, -1):
-        with pytest.raises(ConfigurationError, match="threads must be at least 1"):
-            ExecutionContext("cpu", threads=threads)
+    for threads in (0, -1, 1.5, True):
+        with pytest.raises(ConfigurationError, match="threads must be an integer of at least 1"):
+            ExecutionContext("cpu", threads=threads)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [-1, 1.5, "x", True])
+def test_a_seed_is_an_integer_of_at_least_0(seed: Any) -> None:
+    with pytest.raises(ConfigurationError, match="a seed is an integer of at least 0"):
+        ExecutionContext("cpu", seed=seed)
+    with pytest.raises(ConfigurationError, match="norm: a seed is an integer of at least 0"):
+        LayerNorm("norm", LayerNormConfig(normalized_dim=3), seed=seed)
 
 
 def test_an_allocation_has_the_size_that_was_asked_for() -> None:
@@ -84,10 +93,10 @@ def test_the_memory_of_this_machine_is_known() -> None:
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder that stands for the files that the operating system answers with."""
     monkeypatch.setattr(device_memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(device_memory, "_CGROUP_V2", tmp_path / "v2")
-    monkeypatch.setattr(device_memory, "_CGROUP_V1", tmp_path / "v1")
-    for folder in ("v1", "v2"):
-        (tmp_path / folder).mkdir()
+    monkeypatch.setattr(device_memory, "_OWN_CONTROL_GROUPS", tmp_path / "own")
+    monkeypatch.setattr(device_memory, "_CONTROL_GROUPS", tmp_path / "groups")
+    for folder in ("groups/user/session", "groups/memory/job"):
+        (tmp_path / folder).mkdir(parents=True)
     return tmp_path
 
 
@@ -104,17 +113,27 @@ def test_free_memory_is_the_limit_without_a_control_group(machine: Path) -> None
 
 def test_the_control_group_is_the_limit_where_it_is_smaller(machine: Path) -> None:
     write(machine, meminfo="MemAvailable: 1000 kB\n")
-    write(machine / "v2", memory__max="max\n", memory__current="5\n")
+    groups = machine / "groups"
+    write(groups, memory__max="max\n", memory__current="5\n")
     assert available_host_bytes() == 1024000
-    write(machine / "v2", memory__max="500000\n", memory__current="200000\n")
+    write(groups, memory__max="500000\n", memory__current="200000\n")
     assert available_host_bytes() == 300000
-    write(machine / "v2", memory__stat="anon 7\ninactive_file 1000\n")
+    write(groups, memory__stat="anon 7\ninactive_file 1000\n")
     assert available_host_bytes() == 301000
-    write(machine / "v2", memory__current="600000\n")
+    write(groups, memory__current="600000\n")
     assert available_host_bytes() == 0
 
 
+def test_groups_within_groups_limit_too(machine: Path) -> None:
+    write(machine, meminfo="MemAvailable: 1000 kB\n", own="0::/user/session\n")
+    write(machine / "groups" / "user" / "session", memory__max="max\n", memory__current="100\n")
+    write(machine / "groups" / "user", memory__max="700\n", memory__current="100\n")
+    assert available_host_bytes() == 600
+    write(machine / "groups" / "user" / "session", memory__max="300\n", memory__current="100\n")
+    assert available_host_bytes() == 200
+
+
 def test_the_older_kind_of_control_group(machine: Path) -> None:
-    write(machine / "v1", memory__limit_in_bytes="1000\n", memory__usage_in_bytes="400\n")
-    # the older files are called memory.limit_in_bytes and so on
+    write(machine, own="4:cpu,cpuacct:/\n3:memory:/job\n")
+    write(machine / "groups" / "memory" / "job", memory__limit_in_bytes="1000\n", memory__usage_in_bytes="400\n")
     assert available_host_bytes() == 600

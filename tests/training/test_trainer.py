@@ -272,9 +272,11 @@ def test_nothing_is_removed_before_the_new_checkpoint_is_complete(
 def test_pruning_leaves_what_is_not_its_own(tmp_path: Path) -> None:
     (tmp_path / "notes").mkdir()
     (tmp_path / "step-best").mkdir()
-    (tmp_path / "step-00000001").mkdir()  # a removal that was cut: it has no manifest
+    (tmp_path / "step-00000001").mkdir()  # without a manifest it is nobody's checkpoint
+    (tmp_path / ".removed-step-00000000").mkdir()  # a removal that was cut
     run(make_trainer(tmp_path, checkpoint_every=2, keep_last=1), until=4)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["notes", "step-00000004", "step-best"]
+    kept = ["notes", "step-00000001", "step-00000004", "step-best"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == kept
 
 
 def test_a_folder_with_checkpoints_is_not_trained_over(tmp_path: Path) -> None:

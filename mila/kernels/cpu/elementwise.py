@@ -19,7 +19,9 @@ class CpuElementwise(CpuFamily):
     """``ElementwiseKernels`` in NumPy, but for dropout."""
 
     def copy(self, output: Array, x: Array) -> None:
-        """``output = x``; equal shapes and dtypes."""
+        """``output = x``; equal shapes and dtypes. Nothing happens where they are the same bytes."""
+        if output.__array_interface__["data"] == x.__array_interface__["data"]:
+            return
         target, source = output.reshape(-1), x.reshape(-1)
 
         def body(start: int, stop: int, scratch: Array) -> None:

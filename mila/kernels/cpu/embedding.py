@@ -24,6 +24,18 @@ class CpuEmbedding(CpuFamily):
             return 0, -1
         return int(ids.min()), int(ids.max())
 
+    def first_outside(self, ids: Array, limit: int, except_for: int | None) -> int:
+        """Flat index of the first id below 0 or from ``limit`` on that is not ``except_for``; -1 when there is none."""
+        flat = ids.reshape(-1)
+        for low, high in _chunks(0, flat.size):
+            part = flat[low:high]
+            outside = (part < 0) | (part >= limit)
+            if except_for is not None:
+                outside &= part != except_for
+            if outside.any():
+                return low + int(outside.argmax())
+        return -1
+
     def embedding_forward(self, output: Array, table: Array, ids: Array, scale: float) -> None:
         """``output (N, C) = table[ids] * scale``; ids are already checked."""
         columns = table.shape[1]

@@ -20,18 +20,18 @@ ROW_COPIES: Final = 3
 class CpuRope(CpuFamily):
     """Tables of angles and the rotation."""
 
-    def rope_tables(self, cosine: Array, sine: Array, theta: float) -> None:
-        """Fill ``cosine``, ``sine`` (positions, R / 2) with angles ``position * theta ** (-2 i / R)``.
+    def rope_tables(self, cosine: Array | None, sine: Array | None, theta: float) -> None:
+        """Fill those given (positions, R / 2) from the angles ``position * theta ** (-2 i / R)``.
 
         Computed in float64 and rounded once to the stored dtype.
         """
-        half = cosine.shape[1]
-        frequencies = np.float64(theta) ** (np.arange(half, dtype=np.float64) * (-1.0 / half))
-        for start in range(0, len(cosine), TABLE_ROWS):
-            stop = min(len(cosine), start + TABLE_ROWS)
-            angles = np.arange(start, stop, dtype=np.float64)[:, None] * frequencies
-            cosine[start:stop] = np.cos(angles)
-            sine[start:stop] = np.sin(angles)
+        for table, function in ((cosine, np.cos), (sine, np.sin)):
+            if table is not None:
+                half = table.shape[1]
+                frequencies = np.float64(theta) ** (np.arange(half, dtype=np.float64) * (-1.0 / half))
+                for start in range(0, len(table), TABLE_ROWS):
+                    stop = min(len(table), start + TABLE_ROWS)
+                    table[start:stop] = function(np.arange(start, stop, dtype=np.float64)[:, None] * frequencies)
 
     def rope(
         self,
