@@ -366,5 +366,10 @@ class Component(Identity, Generic[ConfigT]):
         """Whether the build declared a buffer of this name."""
         return name in self._arrays
 
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        raise LifecycleError(
+            f"{self._name}: components are not copied or pickled; construct another and load its weights"
+        )
+
     def __repr__(self) -> str:
         return lifecycle.describe(self)

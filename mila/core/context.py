@@ -100,6 +100,12 @@ class BuildContext:
             input_dtypes=MappingProxyType({}),
         )
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        fields = {name: getattr(self, name) for name in self.__dataclass_fields__}
+        for name in ("input_shapes", "input_dtypes"):  # read-only views are not copied
+            fields[name] = dict(fields[name])
+        return _restore, (fields,)
+
     @property
     def input_shape(self) -> Shape:
         """The shape of the only input; a :class:`ShapeError` where there are several."""
@@ -194,6 +200,15 @@ class LeafContext:
 def _set(context: BuildContext, **values: Any) -> None:
     for name, value in values.items():
         object.__setattr__(context, name, value)
+
+
+def _restore(fields: dict[str, Any]) -> BuildContext:
+    """A copied or unpickled context."""
+    context = object.__new__(BuildContext)
+    for name in ("input_shapes", "input_dtypes"):
+        fields[name] = MappingProxyType(fields[name])
+    _set(context, **fields)
+    return context
 
 
 def _integer(value: object, what: str) -> int:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import operator
+import threading
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +93,7 @@ class Execution:
         self._values: list[Array | None] = [None] * len(self.schedule.shapes)
         self._gradients: list[Array | None] = [None] * len(self.schedule.shapes)
         self._record: _ForwardRecord | None = None
+        self._is_running = threading.Lock()
         self._checked: dict[tuple[Shape, ...], Schedule] = {}
         self._deaths = self._list_deaths() if poisoned else {}
 
@@ -133,6 +136,10 @@ class Execution:
 
     def forward(self, inputs: tuple[Array, ...], position: Position | None = None) -> tuple[Array, ...]:
         """Run the whole schedule; returns the root's outputs."""
+        with self.running():
+            return self._forward(inputs, position)
+
+    def _forward(self, inputs: tuple[Array, ...], position: Position | None) -> tuple[Array, ...]:
         root = self._root
         arrays = check_inputs(root, root.ports, inputs, self._built_shapes())
         self._refuse_own(arrays, [port.name for port in root.ports])
@@ -149,6 +156,12 @@ class Execution:
         self, component: Component[Any], inputs: tuple[Array, ...], position: Position | None
     ) -> tuple[Array, ...]:
         """Run the schedule up to the outputs of ``component``, whose inputs come first among the root's, as in EVAL."""
+        with self.running():
+            return self._evaluate(component, inputs, position)
+
+    def _evaluate(
+        self, component: Component[Any], inputs: tuple[Array, ...], position: Position | None
+    ) -> tuple[Array, ...]:
         root = self._root
         arrays = check_inputs(root, component.ports, inputs, self._built_shapes())
         self._refuse_own(arrays, [port.name for port in component.ports])
@@ -221,6 +234,18 @@ class Execution:
             raise LifecycleError(f"{self._root.path}: captured values exist after forward")
         return self._made(values)
 
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """One call at a time: two threads would write into the same buffers."""
+        if not self._is_running.acquire(blocking=False):
+            raise LifecycleError(
+                f"{self._root.path}: is running already, in another thread; a root runs one call at a time"
+            )
+        try:
+            yield
+        finally:
+            self._is_running.release()
+
     def forget_forward(self) -> None:
         """Refuse ``backward`` until the next ``forward``."""
         self._record = None
@@ -229,6 +254,10 @@ class Execution:
 
     def backward(self, arguments: tuple[Array, ...]) -> tuple[Array, ...]:
         """Walk the schedule in reverse; ``arguments`` are the inputs and one gradient per output."""
+        with self.running():
+            return self._backward(arguments)
+
+    def _backward(self, arguments: tuple[Array, ...]) -> tuple[Array, ...]:
         root = self._root
         count = len(root.ports)
         expected = count + len(self.schedule.outputs)

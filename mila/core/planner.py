@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mila.core.context import BuildContext, Layout, Overwrite
 from mila.core.planned_build import Optimizer, PlannedBuild, Storage
 from mila.core.schedule import ByComponent, Schedule, Step
-from mila.errors import ConfigurationError
+from mila.errors import ConfigurationError, ShapeError
 from mila.memory.declarations import Category, Declaration, Lifetime, Over
 from mila.memory.placement import (
     PlacementRequest,
@@ -23,6 +23,9 @@ from mila.memory.storage import INT32, DType, accumulation_dtype, align_up
 
 if TYPE_CHECKING:
     from mila.core.component import Component
+
+#: Offsets are 64-bit integers.
+_ADDRESSABLE = (1 << 63) - 1
 
 
 @dataclass(slots=True)
@@ -336,6 +339,9 @@ class Planner:
             )
             for s in transient
         ]
+        total = sum(sizes.values()) + sum(request.size for request in requests)
+        if total > _ADDRESSABLE:
+            raise ShapeError(f"{self._root.path}: the buffers take {total:,} bytes, more than any memory addresses")
         place = place_by_lifetime if self._may_share else place_one_after_another
         offsets, sizes[TRANSIENT] = place(requests)
         for storage, offset in zip(transient, offsets, strict=True):

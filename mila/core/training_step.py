@@ -13,7 +13,7 @@ from mila.core.component import Component
 from mila.core.composite import CompositeComponent
 from mila.core.config import ComponentConfig
 from mila.core.context import BuildContext
-from mila.core.execution import Position
+from mila.core.execution import Execution, Position
 from mila.core.graph import Graph, Port, Reference
 from mila.core.modes import ComponentType
 from mila.core.planned_build import Optimizer, PlannedBuild
@@ -127,6 +127,10 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         execution = lifecycle.execution_of(self, "update")
         if self.is_eval_mode:
             raise LifecycleError(f"{self.path}: update is refused in EVAL")
+        with execution.running():
+            return self._update(execution, learning_rate)
+
+    def _update(self, execution: Execution, learning_rate: float) -> float:
         execution._write_pending_zeros()
         planned, dtype = execution.planned, self.dtype
         count = planned.trainable_elements

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -165,3 +168,39 @@ def test_weights_of_another_dtype_are_converted_some_rows_at_a_time(tmp_path: Pa
             file.truncate(1000)
         with pytest.raises(CheckpointError):
             load_tensors(linear, source)
+
+
+def test_a_root_runs_one_call_at_a_time() -> None:
+    network = GptTransformer("gpt", GPT, device="cpu")
+    network.build(DRAWN)
+    ids, refused, expected = np.ones((2, 4), np.int32), [], []
+
+    def call() -> None:
+        for _ in range(50):
+            try:
+                network.forward(ids)
+            except LifecycleError as error:
+                refused.append(str(error))
+            else:
+                expected.append(1)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) + len(expected) == 100
+    assert all("in another thread" in message for message in refused)
+
+
+def test_contexts_are_copied_and_components_are_not() -> None:
+    assert pickle.loads(pickle.dumps(DRAWN)) == DRAWN == copy.deepcopy(DRAWN)
+    for duplicate in (copy.copy, copy.deepcopy, pickle.dumps):
+        with pytest.raises(LifecycleError, match="gpt: components are not copied"):
+            duplicate(GptTransformer("gpt", GPT))
+
+
+def test_more_bytes_than_can_be_addressed_are_refused() -> None:
+    norm = LayerNorm("norm", LayerNormConfig(normalized_dim=2**62))
+    with pytest.raises(ShapeError, match="more than any memory addresses"):
+        norm.plan(BuildContext((2, 2**62), RuntimeMode.TRAINING))
