@@ -17,6 +17,7 @@ ALL_SOURCES = [path for folder in ("mila", "tests", "benchmarks") for path in so
 
 # From the top down: a package may import itself and all packages on floors below its own.
 FLOORS: tuple[tuple[str, ...], ...] = (
+    ("__main__",),  # python -m mila
     ("cli",),
     ("",),  # mila/__init__.py: the public names
     ("planning",),

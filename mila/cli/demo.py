@@ -168,8 +168,8 @@ def _compare(settings: DemoSettings, findings: _Findings, say: _Speaker) -> None
     pairs = zip(findings.here["losses_and_norms"], findings.new_process["losses_and_norms"], strict=False)
     for number, ((here, _), (there, _)) in enumerate(pairs, settings.first_steps + 1):
         say(f"{number:<6} {here!r:<20} {there!r}")
-    say(f"sha256 of the parameters here:           {findings.here['parameters_sha256']}")
-    say(f"sha256 of the parameters in the process: {findings.new_process['parameters_sha256']}\n")
+    say(f"parameters here:  sha256 {findings.here['parameters_sha256'][:32]}…")
+    say(f"parameters there: sha256 {findings.new_process['parameters_sha256'][:32]}…\n")
     findings.claims["a resumed run is the uninterrupted one, bit for bit"] = findings.here == findings.new_process
 
 

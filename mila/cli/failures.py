@@ -11,12 +11,23 @@ from typing import ParamSpec
 import typer
 from pydantic import ValidationError
 
-from mila.errors import MilaError, OutOfMemoryError
+from mila.errors import ConfigurationError, MilaError, OutOfMemoryError
 
 REFUSED = 1
 USAGE = 2
 DOES_NOT_FIT = 3
 INTERRUPTED = 130
+
+#: Options by the fields of configs that refuse their values.
+_OPTIONS = {
+    "initial": "--learning-rate",
+    "final": "--learning-rate",
+    "maximum_norm": "--clip",
+    "weight_decay": "--weight-decay",
+    "embedding_dim": "--width",
+    "num_heads": "--heads",
+    "num_kv_heads": "--kv-heads",
+}
 
 P = ParamSpec("P")
 
@@ -30,6 +41,8 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
             command(*arguments, **options)
         except OutOfMemoryError as error:
             raise leave(DOES_NOT_FIT, str(error)) from error
+        except ConfigurationError as error:
+            raise leave(USAGE, str(error)) from error
         except MilaError as error:
             raise leave(REFUSED, str(error)) from error
         except ValidationError as error:
@@ -55,5 +68,5 @@ def leave(code: int, message: str) -> typer.Exit:
 def options_line(error: ValidationError) -> str:
     """The first thing that a config refuses, by the name of its field."""
     first = error.errors()[0]
-    place = ".".join(str(part) for part in first["loc"])
+    place = _OPTIONS.get(str(first["loc"][-1]), ".".join(map(str, first["loc"]))) if first["loc"] else ""
     return f"{place}: {first['msg']}" if place else str(first["msg"])

@@ -18,12 +18,16 @@ def main() -> None:
     if _TIMEOUT not in os.environ:
         os.environ[_TIMEOUT] = "4"
         if "numpy" in sys.modules and os.name == "posix":
-            sys.stdout.flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()
             os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
 
-    from mila.cli.app import app  # loads NumPy
+    try:
+        from mila.cli.app import app  # loads NumPy
 
-    app(prog_name="mila")
+        app(prog_name="mila")
+    except KeyboardInterrupt:  # before a command could take care of it
+        sys.exit(130)
 
 
 if __name__ == "__main__":

@@ -36,6 +36,14 @@ class ScheduleKind(StrEnum):
     COSINE = "cosine"
 
 
+class DecodingErrorKind(StrEnum):
+    """What happens to a file that is not UTF-8."""
+
+    STRICT = "strict"
+    REPLACE = "replace"
+    SKIP = "skip"
+
+
 Texts = Annotated[list[Path], typer.Argument(help="Text files, UTF-8; of a folder, those that match --pattern.")]
 Out = Annotated[Path, typer.Option(help="Run folder, for checkpoints.")]
 Model = Annotated[ModelKind, typer.Option(help="Network.")]
@@ -47,6 +55,7 @@ HiddenDim = Annotated[int | None, typer.Option(min=1, help="Feed-forward width."
 DropoutRate = Annotated[float, typer.Option(min=0, max=0.99, help="Dropout (gpt).")]
 TokenizerOption = Annotated[TokenizerKind, typer.Option(help="What a token is.")]
 Pattern = Annotated[str, typer.Option(help="Which files of a folder.")]
+Undecodable = Annotated[DecodingErrorKind, typer.Option(help="What to do with files that are not UTF-8.")]
 Fraction = Annotated[float, typer.Option(help="Share held out at the end.")]
 Steps = Annotated[int, typer.Option(min=1, help="Updates in all.")]
 BatchSize = Annotated[int, typer.Option(min=1, help="Sequences per pass, B.")]
@@ -82,6 +91,7 @@ class Choices:
     dropout: float
     tokenizer: TokenizerKind
     pattern: str
+    undecodable: DecodingErrorKind
     validation_fraction: float
     steps: int
     batch_size: int

@@ -13,16 +13,19 @@ _SHOWN = 5
 def plan_text(plan: MemoryPlan, available: int | None) -> str:
     """Arenas, the largest buffers, the fullest step, and whether all of it fits."""
     step, alive = plan.fullest_step()
-    shared = f"{format_bytes(plan.transient_sum)} of transient buffers share {format_bytes(plan.transient_bytes)}"
+    shared = f"{format_bytes(plan.transient_sum)} of transient buffers share {format_bytes(plan.transient_bytes)};"
     return "\n".join(
         [
             str(plan),
             "",
-            _buffers("largest buffers", plan.largest(_SHOWN)),
+            "Largest buffers:",
+            _buffers(plan.largest(_SHOWN)),
             "",
-            _buffers(f"fullest step: {step}", alive[:_SHOWN]),
+            f"Alive at the fullest step, {step}:",
+            _buffers(alive[:_SHOWN]),
             "",
-            f"{shared}; at the fullest step {format_bytes(plan.transient_lower_bound)} are alive.",
+            shared,
+            f"at the fullest step {format_bytes(plan.transient_lower_bound)} are alive.",
             verdict(plan, available),
         ]
     )
@@ -30,11 +33,10 @@ def plan_text(plan: MemoryPlan, available: int | None) -> str:
 
 def verdict(plan: MemoryPlan, available: int | None) -> str:
     """Whether the plan fits, in exact bytes."""
-    needed = f"{plan.reserved_bytes:,} bytes ({format_bytes(plan.reserved_bytes)})"
+    needed = f"needs {plan.reserved_bytes:,} bytes ({format_bytes(plan.reserved_bytes)})"
     if available is None:
-        return f"needs {needed}; this system does not say how much memory is available"
-    has = f"{available:,} ({format_bytes(available)}) are available"
-    return f"needs {needed}; {has}: it {'fits' if fits(plan, available) else 'does not fit'}"
+        return f"{needed}; this system does not say how much memory is available"
+    return f"{'fits' if fits(plan, available) else 'does not fit'}: {needed}, {format_bytes(available)} are available"
 
 
 def fits(plan: MemoryPlan, available: int | None) -> bool:
@@ -58,9 +60,6 @@ def plan_document(plan: MemoryPlan, available: int | None, parameters: int) -> d
     }
 
 
-def _buffers(title: str, buffers: list[PlannedBuffer]) -> str:
-    rows = [
-        (f"{b.path}.{b.name}", "x".join(map(str, b.shape)), b.dtype.name, f"{b.nbytes:,}", format_bytes(b.nbytes))
-        for b in buffers
-    ]
-    return format_table((title, "shape", "dtype", "bytes", ""), rows, right=(3, 4))
+def _buffers(buffers: list[PlannedBuffer]) -> str:
+    rows = [(f"{b.path}.{b.name}", "x".join(map(str, b.shape)), b.dtype.name, f"{b.nbytes:,}") for b in buffers]
+    return format_table(("buffer", "shape", "dtype", "bytes"), rows, right=(3,))

@@ -8,14 +8,16 @@ from typing import Annotated
 import typer
 
 from mila.cli.failures import reports_errors
-from mila.errors import CheckpointError
-from mila.training import load_model, load_tokenizer, sample_text
+from mila.errors import CheckpointError, DataError
+from mila.training import Tokenizer, load_model, load_tokenizer, sample_text
 
 
 @reports_errors
 def sample(
     run: Annotated[Path, typer.Argument(help="Run folder, checkpoint, or saved model.")],
-    prompt: Annotated[str, typer.Option(help="What the text starts with.")] = "\n",
+    prompt: Annotated[
+        str | None, typer.Option(help="What the text starts with; by default a new line, or the first character known.")
+    ] = None,
     length: Annotated[int, typer.Option(min=0, help="Tokens to write.")] = 200,
     temperature: Annotated[float, typer.Option(min=0, help="0 takes the likeliest token each time.")] = 0.8,
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many likeliest tokens.")] = None,
@@ -25,5 +27,15 @@ def sample(
     tokenizer = load_tokenizer(run)
     if tokenizer is None:
         raise CheckpointError(f"{run}: expected a model with a tokenizer, got one without")
+    if prompt is None:
+        prompt = _first_prompt(tokenizer)
     text = sample_text(load_model(run), tokenizer, prompt, length, temperature=temperature, top_k=top_k, seed=seed)
     typer.echo(prompt + text)
+
+
+def _first_prompt(tokenizer: Tokenizer) -> str:
+    try:
+        tokenizer.encode("\n")
+    except DataError:
+        return tokenizer.decode([0])
+    return "\n"

@@ -27,7 +27,17 @@ from mila.training import (
 )
 
 #: What may be said beside ``--resume``: all else is in the checkpoint.
-_ALLOWED_WITH_RESUME = {"texts", "out", "pattern", "validation_fraction", "steps", "resume", "plan_only", "as_json"}
+_ALLOWED_WITH_RESUME = {
+    "texts",
+    "out",
+    "pattern",
+    "undecodable",
+    "validation_fraction",
+    "steps",
+    "resume",
+    "plan_only",
+    "as_json",
+}
 
 
 @reports_errors
@@ -44,6 +54,7 @@ def train(
     dropout: options.DropoutRate = 0.0,
     tokenizer: options.TokenizerOption = options.TokenizerKind.CHARACTER,
     pattern: options.Pattern = "**/*.txt",
+    undecodable: options.Undecodable = options.DecodingErrorKind.STRICT,
     validation_fraction: options.Fraction = 0.1,
     steps: options.Steps = 1000,
     batch_size: options.BatchSize = 16,
@@ -73,16 +84,16 @@ def train(
         _run(trainer, choices)
 
 
-def read_texts(paths: list[Path], pattern: str) -> str:
+def read_texts(choices: options.Choices) -> str:
     """All files as one text; a folder stands for the files in it that match.
 
     Raises:
         DataError: a path that does not exist, a file that is not UTF-8, or no text at all.
     """
     files: list[Path] = []
-    for path in paths:
-        files += TextCorpus.from_folder(path, pattern).paths if path.is_dir() else [path]
-    return TextCorpus(tuple(files)).text()
+    for path in choices.texts:
+        files += TextCorpus.from_folder(path, choices.pattern).paths if path.is_dir() else [path]
+    return TextCorpus(tuple(files), choices.undecodable.value).text()
 
 
 def show_plan(trainer: Trainer, as_json: bool) -> None:
@@ -103,7 +114,7 @@ def show_plan(trainer: Trainer, as_json: bool) -> None:
 
 def _new_trainer(choices: options.Choices) -> Trainer:
     config = options.new_config(choices)
-    text = read_texts(choices.texts, choices.pattern)
+    text = read_texts(choices)
     by_character = choices.tokenizer is options.TokenizerKind.CHARACTER
     tokenizer: Tokenizer = CharacterTokenizer.from_text(text) if by_character else ByteTokenizer()
     network = options.new_network(choices, tokenizer.vocab_size)
@@ -119,11 +130,13 @@ def _resumed_trainer(choices: options.Choices, has_steps: bool) -> Trainer:
         raise CheckpointError(f"{path}: expected a checkpoint with a tokenizer, got one without")
     network = load_architecture(path, seed=state.network_seed)
     config = state.config.model_copy(update={"steps": choices.steps}) if has_steps else state.config
-    split = split_tokens(tokenizer.encode(read_texts(choices.texts, choices.pattern)), choices.validation_fraction)
+    split = split_tokens(tokenizer.encode(read_texts(choices)), choices.validation_fraction)
     return Trainer(network, split, config, choices.out, tokenizer=tokenizer)
 
 
 def _run(trainer: Trainer, choices: options.Choices) -> None:
+    if not choices.resume:
+        trainer.require_free_folder()
     build = trainer.build()
     if choices.resume:
         trainer.resume()
@@ -135,6 +148,8 @@ def _run(trainer: Trainer, choices: options.Choices) -> None:
     else:
         grown = "unknown" if build.resident_bytes is None else format_bytes(build.resident_bytes)
         typer.echo(f"built; resident memory grew by {grown}" + (f"; going on from step {done}" if done else ""))
+        if done >= trainer.config.steps:
+            typer.echo(f"nothing to do: the run has had its {trainer.config.steps} steps; --steps asks for more")
         with progress(trainer.config.steps, done) as draw:
             outcome = trainer.run(draw)
     if outcome.interrupted:

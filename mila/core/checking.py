@@ -48,7 +48,7 @@ def check_gradients(root: Component[Any], gradients: Sequence[Array], shapes: Se
 
 def check_array(what: str, value: Any, dtypes: Sequence[DType]) -> Array:
     """``value`` as a C-contiguous array of one of ``dtypes``, without a copy; anything else is an error."""
-    array = value if isinstance(value, np.ndarray) else _as_array(what, value)
+    array = value if type(value) is np.ndarray else _as_array(what, value)
     if array.dtype not in dtypes:
         raise DTypeError(f"{what}: expected dtype {' or '.join(d.name for d in dtypes)}, got {array.dtype}")
     if not array.flags.c_contiguous:
@@ -66,7 +66,11 @@ def refuse_own_bytes(what: str, array: Array, region: Array) -> None:
 
 
 def _as_array(what: str, value: Any) -> Array:
+    if isinstance(value, np.ma.MaskedArray):
+        raise DTypeError(f"{what}: expected an array without a mask, got a masked array")
     try:
+        if isinstance(value, np.ndarray):  # a subclass, such as a memory map or a matrix
+            return value.view(np.ndarray)
         if hasattr(value, "__dlpack__"):
             return np.from_dlpack(value)
         if hasattr(value, "__array_interface__"):

@@ -212,6 +212,8 @@ class Execution:
                 raise ShapeError(f"{root.path}: position needs an input with a sequence axis, got shape {shape}")
             return Run((), (), training, self.training_runs, root.seed, last_only)
         rows, length = shape[:2]
+        if position is not None and not isinstance(position, Position):
+            raise ShapeError(f"{root.path}: expected a Position(start, length), got {position!r}")
         if position is None:
             return Run((0,) * rows, (length,) * rows, training, self.training_runs, root.seed, last_only)
         starts = _per_row(root, position.start, rows, "start")

@@ -160,6 +160,7 @@ def load_parameter(component: Component[Any], name: str, array: Array) -> None:
         raise CheckpointError(f"{component.path}: no parameter {name!r}; there are {', '.join(known) or 'none'}")
     part, declaration = known[name]
     array = np.asarray(array)
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     where = f"{part.path}: parameter {declaration.name!r}"
     if array.shape != declaration.shape:
         raise ShapeError(f"{where}: expected shape {declaration.shape}, got {array.shape}")

@@ -131,6 +131,9 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
             return self._update(execution, learning_rate)
 
     def _update(self, execution: Execution, learning_rate: float) -> float:
+        gradients = [gradient for component in self.walk() for gradient in component._gradients.values()]
+        if gradients and all(gradient.is_zero for gradient in gradients):
+            raise LifecycleError(f"{self.path}: update needs gradients; call backward first")
         execution._write_pending_zeros()
         planned, dtype = execution.planned, self.dtype
         count = planned.trainable_elements

@@ -15,7 +15,7 @@ from typing import BinaryIO
 from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.blocks import FinishedAfterBlock
-from mila.serialization.failures import refusals
+from mila.serialization.failures import refusal, refusals
 from mila.serialization.temporaries import PARTIAL, create_locked, discard, remove_left_behind
 
 
@@ -37,6 +37,8 @@ class AtomicFile(FinishedAfterBlock):
         self._target = Path(path).absolute()
         self._is_open = True
         with refusals(self.path, "could not be created"):
+            if self._target.exists() and not (self._target.is_file() or self._target.is_symlink()):
+                raise refusal(self.path, expected="a regular file or a free name", got="a folder or a special file")
             remove_left_behind(self._target, PARTIAL)
             self._temporary, self._lock = create_locked(self._target, filesystem.create_file)
             try:

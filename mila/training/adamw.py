@@ -15,6 +15,8 @@ from mila.memory.declarations import Declaration
 
 FIRST_MOMENT = "first_moment"
 SECOND_MOMENT = "second_moment"
+#: Above this, one step moves float32 parameters towards what they cannot hold.
+_LARGEST_RATE = 1e6
 
 
 class AdamWConfig(BaseModel):
@@ -72,8 +74,10 @@ class AdamW:
         step: int,
     ) -> float:
         """Clip and step; returns the norm before clipping, and changes nothing where that is not finite."""
-        if not (math.isfinite(learning_rate) and learning_rate >= 0):
-            raise ConfigurationError(f"learning rate: expected a finite number of at least 0, got {learning_rate}")
+        if not 0 <= learning_rate <= _LARGEST_RATE:
+            raise ConfigurationError(
+                f"learning rate: expected a number from 0 to {_LARGEST_RATE:g}, got {learning_rate}"
+            )
         config = self.config
         norm = kernels.global_norm(gradients)
         if not math.isfinite(norm):

@@ -171,7 +171,9 @@ def _require_same_run(path: Path, state: TrainingState, expected: TrainingState)
     ]
     problems = [f"{name} is {found} there and {wanted} here" for name, found, wanted in pairs if found != wanted]
     if problems:
-        raise CheckpointError(f"{path}: belongs to another run: " + "; ".join(problems))
+        other_data = any(problem.startswith("data.") for problem in problems)
+        hint = " (a run goes on with the same texts, and the same share held out)" if other_data else ""
+        raise CheckpointError(f"{path}: belongs to another run: {'; '.join(problems)}{hint}")
     windows = (state.data.training_tokens - 1) // state.config.sequence_length
     if state.position.index >= windows:
         raise CheckpointError(f"{path}: expected a position among {windows} windows, got {state.position.index}")

@@ -51,9 +51,12 @@ class TextCorpus:
         """Take the files of ``folder`` that match the glob ``pattern``.
 
         Raises:
-            DataError: no file matches.
+            DataError: no file matches, or the pattern is none.
         """
-        paths = tuple(path for path in folder.glob(pattern) if path.is_file())
+        try:
+            paths = tuple(path for path in folder.glob(pattern) if path.is_file())
+        except (NotImplementedError, ValueError) as error:
+            raise DataError(f"{folder}: expected a relative pattern such as **/*.txt, got {pattern!r}") from error
         if not paths:
             raise DataError(f"{folder}: expected files that match {pattern}, got none")
         return cls(paths, errors, separator)
@@ -154,6 +157,8 @@ def sorted_paths(paths: Iterable[Path]) -> tuple[Path, ...]:
 def read_text(path: Path, errors: DecodingErrors) -> str | None:
     """Return the text of a file, or None for one that ``skip`` leaves out."""
     try:
+        if path.exists() and not path.is_file():
+            raise DataError(f"{path}: expected a text file, got a folder or a special file")
         content = path.read_bytes()
     except OSError as error:
         raise DataError(f"{path}: expected a readable text file, got: {error.strerror}") from error
@@ -164,5 +169,5 @@ def read_text(path: Path, errors: DecodingErrors) -> str | None:
             return None
         raise DataError(
             f"{path}: expected UTF-8, got byte 0x{content[error.start]:02X} at offset {error.start}; "
-            'errors="replace" or "skip" accept such files'
+            "such files can be skipped, or their bytes replaced"
         ) from error

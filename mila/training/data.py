@@ -148,7 +148,7 @@ def validation_batches(
         ShapeError, DTypeError: as ``TokenBatches``.
         DataError: fewer than T + 1 tokens.
     """
-    check_tokens(tokens, batch_size, sequence_length, minimum_windows=1)
+    check_tokens(tokens, batch_size, sequence_length, minimum_windows=1, what="validation tokens")
     if maximum_batches is not None and maximum_batches < 1:
         raise ConfigurationError(f"maximum_batches: expected 1 or more, got {maximum_batches}")
     return windows_in_order(tokens, batch_size, sequence_length, maximum_batches)
@@ -216,18 +216,20 @@ def consecutive_windows(tokens: Tokens, start: int, rows: int, sequence_length: 
     return windows
 
 
-def check_tokens(tokens: Tokens, batch_size: int, sequence_length: int, minimum_windows: int) -> None:
+def check_tokens(
+    tokens: Tokens, batch_size: int, sequence_length: int, minimum_windows: int, what: str = "tokens"
+) -> None:
     """Refuse sizes below 1, tokens of another kind, and too few of them for ``minimum_windows``."""
     for name, size in (("batch_size", batch_size), ("sequence_length", sequence_length)):
         if size < 1:
             raise ConfigurationError(f"{name}: expected 1 or more, got {size}")
     if tokens.ndim != 1:
-        raise ShapeError(f"tokens: expected one axis, got shape {tokens.shape}")
+        raise ShapeError(f"{what}: expected one axis, got shape {tokens.shape}")
     if tokens.dtype.kind not in "iu" or not np.can_cast(tokens.dtype, np.int32):
-        raise DTypeError(f"tokens: expected int32, or an integer type that it can hold, got {tokens.dtype}")
+        raise DTypeError(f"{what}: expected int32, or an integer type that it can hold, got {tokens.dtype}")
     needed = minimum_windows * sequence_length + 1
     if tokens.size < needed:
         raise DataError(
-            f"tokens: expected at least {needed} ({minimum_windows} windows of {sequence_length} and one target more), "
+            f"{what}: expected at least {needed} ({minimum_windows} windows of {sequence_length} and one target more), "
             f"got {tokens.size}"
         )

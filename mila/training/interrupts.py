@@ -1,4 +1,4 @@
-"""Ctrl-C that waits for the end of a step."""
+"""Ctrl-C, and the request to end, that wait for the end of a step."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from types import FrameType
 
 @contextlib.contextmanager
 def first_interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
-    """In the block, the first SIGINT calls ``stop``, and the next raises ``KeyboardInterrupt`` at once.
+    """In the block, the first SIGINT or SIGTERM calls ``stop``, and the next raises ``KeyboardInterrupt`` at once.
 
     Only the main thread can listen to signals: in others the block runs as it is.
     """
@@ -27,8 +27,9 @@ def first_interrupt_calls(stop: Callable[[], None]) -> Iterator[None]:
             raise KeyboardInterrupt
         stop()
 
-    previous = signal.signal(signal.SIGINT, handle)
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, signal.SIG_DFL if previous is None else previous)
+        for number, handler in previous.items():
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)

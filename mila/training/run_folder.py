@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 from mila.errors import CheckpointError
@@ -34,6 +36,24 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise CheckpointError(f"{self.path}: could not be created: {error.strerror}") from error
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise CheckpointError(f"{self.path}: expected a folder that can be written to")
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other runs out of the folder during the block.
+
+        Raises:
+            CheckpointError: another run is in it.
+        """
+        try:
+            lock = filesystem.lock(self.path)
+        except BlockingIOError:
+            raise CheckpointError(f"{self.path}: another run is writing to this folder; use another one") from None
+        try:
+            yield
+        finally:
+            filesystem.unlock(lock)
 
     def newest(self) -> Path | None:
         """The complete checkpoint with most updates, ``None`` where there is none.

@@ -12,8 +12,9 @@ import numpy as np
 
 from mila.components import SoftmaxCrossEntropy
 from mila.core import BuildContext, Component, RuntimeMode, TrainingMode, TrainingStep
-from mila.errors import CheckpointError, LifecycleError, NonFiniteError
+from mila.errors import CheckpointError, DataError, LifecycleError, NonFiniteError
 from mila.memory import MemoryPlan
+from mila.models import LanguageModel
 from mila.training.adamw import AdamW
 from mila.training.checkpoint import DataIdentity, TrainingState, load_checkpoint, save_checkpoint
 from mila.training.corpus import TokenSplit
@@ -47,7 +48,8 @@ class Trainer:
         device: for a network without one.
 
     Raises:
-        DataError: too few tokens for a batch, or for one validation window where validation is asked for.
+        DataError: an id outside the network's vocabulary; or too few tokens for a batch, or for one validation window
+            where validation is asked for.
         LifecycleError: the network is built already.
     """
 
@@ -69,6 +71,7 @@ class Trainer:
         self._batches = TokenBatches(split.training, *shape, config.seed)
         if config.validate_every is not None:
             validation_batches(split.validation, *shape, config.validation_batches)
+        _require_known_ids(network, split)
         self._context = BuildContext(shape, RuntimeMode.TRAINING)
         self._inputs, self._targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         self._best: tuple[float, int] | None = None
@@ -78,6 +81,15 @@ class Trainer:
         self.step = TrainingStep(network, SoftmaxCrossEntropy("loss"), AdamW(config.optimizer), device=device)
 
     # ------------------------------------------------------------------ before the first step
+
+    def require_free_folder(self) -> None:
+        """Make the run folder, or refuse one that cannot be written to or, unless resumed, has checkpoints.
+
+        Raises:
+            CheckpointError: as it says.
+        """
+        self._require_no_other_run()
+        self.run_folder.create()
 
     def plan(self) -> MemoryPlan:
         """All that training will take; allocates nothing."""
@@ -132,7 +144,8 @@ class Trainer:
         notify = report if report is not None else _ignore
         last = self.config.steps if until is None else min(until, self.config.steps)
         self._stop_requested = False
-        with first_interrupt_calls(self.request_stop):
+        with self.run_folder.locked(), first_interrupt_calls(self.request_stop):
+            self._require_no_other_run()
             while self.step.update_count < last and not self._stop_requested:
                 notify(self._take_step())
                 self._look_back(notify)
@@ -170,9 +183,11 @@ class Trainer:
         self.step.require_built("run")
         if self._is_step_open:
             raise LifecycleError(f"{self.step.network.path}: a step was cut short; resume from the last checkpoint")
+        self.require_free_folder()
+
+    def _require_no_other_run(self) -> None:
         if self._last_checkpoint is None and self.run_folder.newest() is not None:
             raise CheckpointError(f"{self.run_folder.path}: has checkpoints; resume from them, or use another folder")
-        self.run_folder.create()
 
     def _take_step(self) -> StepReport:
         """Accumulate, clip, update; until it has come to its end, arrays and counts may contradict each other."""
@@ -256,6 +271,19 @@ class Trainer:
         if self._last_checkpoint is None:
             return "there is no checkpoint"
         return f"the last checkpoint is {self._last_checkpoint}"
+
+
+def _require_known_ids(network: Component[Any], split: TokenSplit) -> None:
+    """Refuse ids that a language model has no row for, now and not in the middle of a run."""
+    if not isinstance(network, LanguageModel):
+        return
+    limit = network.config.vocab_size
+    for what, tokens in (("training", split.training), ("validation", split.validation)):
+        if tokens.size and not 0 <= tokens.min() <= tokens.max() < limit:
+            raise DataError(
+                f"{what} tokens: expected ids from 0 to {limit - 1}, the vocabulary of {network.path}, "
+                f"got {tokens.min()} to {tokens.max()}"
+            )
 
 
 def _is_due(count: int, every: int | None) -> bool:

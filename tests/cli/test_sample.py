@@ -24,16 +24,16 @@ def test_a_seed_decides(run: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "code", "said"),
     [
-        (["--prompt", "§"], "U+00A7"),
-        (["--prompt", ""], "expected at least one token"),
-        (["--temperature", "inf"], "temperature"),
+        (["--prompt", "§"], 1, "U+00A7"),
+        (["--prompt", ""], 1, "expected at least one token"),
+        (["--temperature", "inf"], 2, "temperature"),
     ],
 )
-def test_what_cannot_be_sampled_is_one_line(run: Path, options: list[str], said: str) -> None:
+def test_what_cannot_be_sampled_is_one_line(run: Path, options: list[str], code: int, said: str) -> None:
     result = mila_here("sample", run, *options)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (code, "", 1)
     assert said in result.stderr
 
 

@@ -254,12 +254,19 @@ def test_a_link_is_replaced_and_what_it_leads_to_stays(tmp_path: Path) -> None:
     assert load_file(tmp_path / "link") == NEW
 
 
+def test_a_special_file_is_not_replaced(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CheckpointError, match="expected a regular file or a free name"):
+        save_file(tmp_path / "pipe", NEW)
+    assert (tmp_path / "pipe").is_fifo()
+
+
 def test_places_that_cannot_be_written_are_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(b"")
     (tmp_path / "folder").mkdir()
     (tmp_path / "link").symlink_to("folder")
     for path in (tmp_path / "missing" / "a", tmp_path / "file" / "a", tmp_path / "folder", tmp_path / ("n" * 300)):
-        with pytest.raises(CheckpointError, match="could not be"):
+        with pytest.raises(CheckpointError, match=r"could not be|expected a regular file"):
             save_file(path, NEW)
     for path in (tmp_path / "missing" / "a", tmp_path / "file", tmp_path / "link", tmp_path / "file" / "a"):
         with pytest.raises(CheckpointError):

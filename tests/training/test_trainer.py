@@ -14,6 +14,7 @@ import pytest
 from mila.errors import CheckpointError, DataError, LifecycleError, NonFiniteError
 from mila.training import (
     CheckpointReport,
+    RunFolder,
     StepReport,
     Trainer,
     TrainingEvent,
@@ -298,3 +299,28 @@ def test_only_the_newest_checkpoint_is_gone_on_from(tmp_path: Path) -> None:
 def test_checkpoints_hold_the_tokenizer(tmp_path: Path) -> None:
     run_until(tmp_path, 1)
     assert load_tokenizer(tmp_path) == TOKENIZER
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    folder = RunFolder(tmp_path)
+    with folder.locked(), pytest.raises(CheckpointError, match="another run is writing"):
+        make_trainer(tmp_path).run(until=1)
+    run_until(tmp_path, 1)
+
+
+def test_a_request_to_end_leaves_a_checkpoint(tmp_path: Path) -> None:
+    def listen(event: TrainingEvent) -> None:
+        if isinstance(event, StepReport):
+            os.kill(os.getpid(), signal.SIGTERM)
+
+    outcome = make_trainer(tmp_path).run(listen)
+    assert outcome.interrupted
+    assert outcome.last_checkpoint == tmp_path / "step-00000001"
+
+
+def test_ids_without_a_row_are_refused_before_anything_is_built(tmp_path: Path) -> None:
+    split = make_split()
+    network = make_network(seed=5)
+    split.validation[-1] = network.config.vocab_size
+    with pytest.raises(DataError, match="validation tokens: expected ids from 0 to"):
+        make_trainer(tmp_path, network=network, split=split)
