@@ -134,7 +134,8 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         gradients = [gradient for component in self.walk() for gradient in component._gradients.values()]
         if gradients and all(gradient.is_zero for gradient in gradients):
             raise LifecycleError(f"{self.path}: update needs gradients; call backward first")
-        execution._write_pending_zeros()
+        for gradient in gradients:
+            gradient.read()  # writes zeros that are still pending
         planned, dtype = execution.planned, self.dtype
         count = planned.trainable_elements
         moments = {
