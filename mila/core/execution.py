@@ -81,6 +81,7 @@ class Execution:
         self.context = planned.context
         self.schedule = planned.schedule
         self.training_runs = 0
+        self.forward_runs = 0
         context = root.get_execution_context()
         poisoned = self.context.layout is Layout.POISONED
         self.arenas = {
@@ -176,6 +177,7 @@ class Execution:
         values = self._values
         values[: len(arrays)] = arrays
         self._record = None
+        self.forward_runs += 1
         for index, step in enumerate(self.schedule.steps[:stop]):
             made = step.leaf.forward_step(run, *[values[v] for v in step.inputs])  # type: ignore[arg-type]
             for value, array in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True):

@@ -1,0 +1,49 @@
+"""The one table of kernel signatures that every backend implements.
+
+Conventions, for every kernel:
+
+* outputs come first, then saved values, then inputs, then scalars, then ``workspace``;
+* arrays are C-contiguous and belong to the backend; results are written in place, and no array of their size is made;
+* runtime sizes come from the arrays, never from build time; rows are all leading axes flattened;
+* ``accumulate=False`` overwrites an output gradient, ``True`` adds to it;
+* ``workspace`` is a flat array of the compute dtype with at least the elements that the ``…_workspace`` function of the
+  same name returns; that size depends on shapes alone, never on the number of threads, so that a plan is the same on
+  every machine;
+* the letters are B batch, T sequence, C model width, V vocabulary, N rows (leading axes flattened), H query heads,
+  K key/value heads, D head size.
+
+Ids and targets are int32 or int64; everything else has the stored dtype of the network.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import numpy as np
+
+from mila.kernels.signatures.arrays import Array
+from mila.kernels.signatures.attention import AttentionKernels
+from mila.kernels.signatures.elementwise import ElementwiseKernels
+from mila.kernels.signatures.embedding import EmbeddingKernels
+from mila.kernels.signatures.linear import LinearKernels
+from mila.kernels.signatures.loss import LossKernels
+from mila.kernels.signatures.normalization import NormalizationKernels
+from mila.kernels.signatures.optimizer import OptimizerKernels
+
+__all__ = ["Array", "Kernels"]
+
+
+class Kernels(
+    ElementwiseKernels,
+    LinearKernels,
+    NormalizationKernels,
+    EmbeddingKernels,
+    AttentionKernels,
+    LossKernels,
+    OptimizerKernels,
+    Protocol,
+):
+    """Everything a backend offers."""
+
+    #: Stored dtypes of networks that the backend computes in.
+    dtypes: tuple[np.dtype[Any], ...]

@@ -1,0 +1,87 @@
+"""Norms and softmax."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from mila.kernels.signatures.arrays import Array
+
+
+class NormalizationKernels(Protocol):
+    """Layer norm, RMS norm and softmax over the last axis (or an axis in the middle for softmax)."""
+
+    def layer_norm_forward(
+        self, output: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
+    ) -> None:
+        """``y = (x - mean) * rstd * weight + bias``, biased variance; ``mean``, ``rstd``: (N,).
+
+        ``output`` may be ``x``.
+        """
+
+    def layer_norm_backward(
+        self,
+        dx: Array,
+        dweight: Array | None,
+        dbias: Array | None,
+        mean: Array,
+        rstd: Array,
+        dy: Array,
+        x: Array,
+        weight: Array,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """``dx = rstd (g - mean(g) - xhat mean(g xhat))``, ``g = dy weight``; ``None`` for a frozen parameter.
+
+        ``accumulate`` speaks of ``dweight`` and ``dbias``.
+        """
+
+    def layer_norm_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``layer_norm_backward``'s workspace."""
+
+    def rms_norm_forward(
+        self,
+        output: Array,
+        rstd: Array,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        epsilon: float,
+        unit_offset: float,
+        workspace: Array,
+    ) -> None:
+        """``y = x * rstd * (weight + unit_offset) + bias``, ``rstd = 1 / sqrt(mean(x²) + epsilon)``.
+
+        ``output`` may be ``x``.
+        """
+
+    def rms_norm_forward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``rms_norm_forward``'s workspace."""
+
+    def rms_norm_backward(
+        self,
+        dx: Array,
+        dweight: Array | None,
+        dbias: Array | None,
+        rstd: Array,
+        dy: Array,
+        x: Array,
+        weight: Array,
+        unit_offset: float,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """``dx = rstd g - x rstd³ mean(g x)``, ``g = dy (weight + unit_offset)``."""
+
+    def rms_norm_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``rms_norm_backward``'s workspace."""
+
+    def softmax_forward(self, output: Array, x: Array, axis: int, workspace: Array) -> None:
+        """Max-shifted softmax along ``axis``; ``output`` may be ``x``."""
+
+    def softmax_backward(self, dx: Array, dy: Array, y: Array, axis: int, workspace: Array) -> None:
+        """``dx = y (dy - sum(dy y))``; ``dx`` may be ``dy``."""
+
+    def softmax_workspace(self, shape: Sequence[int], axis: int) -> int:
+        """Elements of the workspace of both softmax kernels."""
