@@ -38,9 +38,11 @@ BASE_DEPENDENCIES = {"numpy", "ml_dtypes", "pydantic", "safetensors", "mila"}
 # Where more than the base dependencies may be imported: a module, or a package with all it holds.
 EXTRA_DEPENDENCIES = {
     "mila.cli": {"typer", "rich", "matplotlib"},
+    "mila.generation.text": {"tokenizers", "jinja2"},
+    "mila.models.gguf_import": {"gguf"},
     "mila.devices.cuda": {"cupy", "cupyx", "cupy_backends"},
 }
-LAZY_ONLY = {"typer", "rich", "torch", "matplotlib", "cupy"}  # must not come with `import mila`
+LAZY_ONLY = {"typer", "rich", "torch", "matplotlib", "cupy", "tokenizers", "jinja2", "gguf"}  # must not come with `import mila`
 
 MAXIMUM_FILE_LINES = 400
 MAXIMUM_FUNCTION_LINES = 60  # without the docstring

@@ -1,0 +1,1 @@
+"""Text from networks: prefill, decode, samplers, sessions, tokenizers."""
