@@ -19,64 +19,18 @@ import argparse
 import json
 import os
 import statistics
-import subprocess
-import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from benchmarks.machine import markdown_table, processor
 from benchmarks.train_step_cases import CASES, THREADS, BenchmarkCase
+from benchmarks.worker_process import PAUSE, WorkerProcess, mila_environment
 
 MEBIBYTE = 2**20
-#: Seconds between turns, in which the threads of the side that has just run fall asleep.
-PAUSE = 0.3
-TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
-
-
-class WorkerProcess:
-    """A worker and the pipe to it."""
-
-    def __init__(self, side: str, case: BenchmarkCase, weights: Path, environment: dict[str, str]) -> None:
-        self.side = side
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.train_step_workers", side, case.name, str(weights)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            env=environment,
-            text=True,
-        )
-        self._read()
-
-    def ask(self, do: str, steps: int = 0) -> dict[str, Any]:
-        """Send a command and wait for its answer."""
-        if self._process.stdin is None:
-            raise RuntimeError(f"the {self.side} worker has no input")
-        self._process.stdin.write(json.dumps({"do": do, "steps": steps}) + "\n")
-        self._process.stdin.flush()
-        return self._read()
-
-    def _read(self) -> dict[str, Any]:
-        line = self._process.stdout.readline() if self._process.stdout is not None else ""
-        if not line:
-            raise RuntimeError(f"the {self.side} worker ended with status {self._process.wait()}")
-        answer: dict[str, Any] = json.loads(line)
-        return answer
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait()
-        if self._process.stdout is not None:
-            self._process.stdout.close()
+WORKERS = "benchmarks.train_step_workers"
 
 
 @dataclass(frozen=True)
@@ -92,21 +46,15 @@ FULL = Effort(rounds=9, warmup_steps=3, profiled_steps=5)
 QUICK = Effort(rounds=3, warmup_steps=1, profiled_steps=2)
 
 
-def mila_environment(timeout: str) -> dict[str, str]:
-    """This process's environment with OpenBLAS's timeout set, or ``unset``."""
-    environment = {name: value for name, value in os.environ.items() if name != TIMEOUT_VARIABLE}
-    return environment if timeout == "unset" else environment | {TIMEOUT_VARIABLE: timeout}
-
-
 def measure(case: BenchmarkCase, effort: Effort, timeout: str) -> dict[str, Any]:
     """Everything about one case."""
     with tempfile.TemporaryDirectory() as folder:
         weights = Path(folder) / "weights.safetensors"
         with (
-            WorkerProcess("mila", case, weights, mila_environment(timeout)) as mila,
-            WorkerProcess("torch", case, weights, dict(os.environ)) as torch,
+            WorkerProcess(WORKERS, "mila", [case.name, str(weights)], mila_environment(timeout)) as mila,
+            WorkerProcess(WORKERS, "torch", [case.name, str(weights)], dict(os.environ)) as torch,
         ):
-            first = {worker.side: worker.ask("run", effort.warmup_steps) for worker in (mila, torch)}
+            first = {worker.side: worker.ask("run", steps=effort.warmup_steps) for worker in (mila, torch)}
             rounds, last = take_turns(mila, torch, case, effort)
             losses = {side: [*first[side]["losses"], *last[side]["losses"]] for side in first}
             return {
@@ -120,7 +68,7 @@ def measure(case: BenchmarkCase, effort: Effort, timeout: str) -> dict[str, Any]
                 ),
                 "memory": {worker.side: worker.ask("memory") for worker in (mila, torch)},
                 "details": {worker.side: worker.ask("details") for worker in (mila, torch)},
-                "profile": mila.ask("profile", effort.profiled_steps),
+                "profile": mila.ask("profile", steps=effort.profiled_steps),
             }
 
 
@@ -133,7 +81,7 @@ def take_turns(
     for index in range(effort.rounds):
         for worker in (mila, torch) if index % 2 == 0 else (torch, mila):
             time.sleep(PAUSE)
-            answers[worker.side] = worker.ask("run", case.steps)
+            answers[worker.side] = worker.ask("run", steps=case.steps)
         rounds.append({side: statistics.median(answer["milliseconds"]) for side, answer in answers.items()})
     return rounds, answers
 

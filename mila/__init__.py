@@ -22,6 +22,7 @@ from mila.core import (
 )
 from mila.devices import DeviceId, DeviceType, ExecutionContext
 from mila.memory import MemoryPlan, MemoryStats, format_bytes, storage_bytes
+from mila.models import from_pretrained, load_weights
 
 __version__ = "0.1.0"
 
@@ -47,5 +48,7 @@ __all__ = [
     "TrainingMode",
     "TrainingStep",
     "format_bytes",
+    "from_pretrained",
+    "load_weights",
     "storage_bytes",
 ]

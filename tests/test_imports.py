@@ -39,10 +39,19 @@ BASE_DEPENDENCIES = {"numpy", "ml_dtypes", "pydantic", "safetensors", "mila"}
 EXTRA_DEPENDENCIES = {
     "mila.cli": {"typer", "rich", "matplotlib"},
     "mila.generation.text": {"tokenizers", "jinja2"},
-    "mila.models.gguf_import": {"gguf"},
+    "mila.models.gguf_import": {"gguf", "tokenizers"},
     "mila.devices.cuda": {"cupy", "cupyx", "cupy_backends"},
 }
-LAZY_ONLY = {"typer", "rich", "torch", "matplotlib", "cupy", "tokenizers", "jinja2", "gguf"}  # must not come with `import mila`
+LAZY_ONLY = {
+    "typer",
+    "rich",
+    "torch",
+    "matplotlib",
+    "cupy",
+    "tokenizers",
+    "jinja2",
+    "gguf",
+}  # must not come with `import mila`
 
 MAXIMUM_FILE_LINES = 400
 MAXIMUM_FUNCTION_LINES = 60  # without the docstring

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 import mila
+from mila.cli.chat import chat
 from mila.cli.demo import demo
+from mila.cli.generate import generate
+from mila.cli.import_model import import_model
 from mila.cli.sample import sample
 from mila.cli.train import train
 
@@ -25,7 +28,7 @@ def _mila(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
     ] = False,
 ) -> None:
-    """Transformers that know their bytes: plan, train and sample on this machine."""
+    """Transformers that know their bytes: plan, train, generate and chat on this machine."""
 
 
 app = typer.Typer(
@@ -34,4 +37,7 @@ app = typer.Typer(
 app.callback(epilog=EXIT_CODES)(_mila)
 app.command(epilog="Example: mila train book.txt --out run --steps 500")(train)
 app.command(epilog="Example: mila sample run --prompt 'Once upon' --length 200 --temperature 0.8")(sample)
+app.command(epilog="Example: mila generate SmolLM2-135M 'Once upon a time' --max-new-tokens 50")(generate)
+app.command(epilog="Example: mila chat SmolLM2-135M-Instruct --system 'Answer in one sentence.'")(chat)
 app.command(epilog="Example: mila demo --seconds 60 --out demo")(demo)
+app.command("import", epilog="Example: mila import model.gguf model --dtype bfloat16")(import_model)

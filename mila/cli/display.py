@@ -1,7 +1,8 @@
-"""How a run looks while it runs: a progress bar on a terminal, lines elsewhere, JSON for machines."""
+"""How a command looks while it runs: a progress bar on a terminal, lines elsewhere, JSON for machines."""
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Callable, Iterator
@@ -11,7 +12,14 @@ from typing import Any
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskProgressColumn,
+    TextColumn,
+    TimeRemainingColumn,
+)
 
 from mila.training import CheckpointReport, StepReport, TrainingEvent, ValidationReport
 
@@ -61,6 +69,45 @@ def progress(steps: int, done: int = 0, *, show_lines: bool = True) -> Iterator[
                 typer.echo(line_of(event))
 
         yield draw
+
+
+@contextmanager
+def loading_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
+    """Give what draws how many bytes are loaded, of how many: a bar on standard error where that is a terminal.
+
+    Args:
+        quiet: draw nothing.
+    """
+    console = Console(stderr=True)
+    columns = (TextColumn("loading"), BarColumn(bar_width=None), TaskProgressColumn())
+    hidden = quiet or not console.is_terminal
+    bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=hidden, expand=True)
+    with bar:
+        task = bar.add_task("loading", total=None)
+
+        def draw(done: int, total: int) -> None:
+            bar.update(task, completed=done, total=total)
+
+        yield draw
+
+
+def print_note(line: str) -> None:
+    """One line for people on standard error, beside what the command prints."""
+    typer.echo(line, err=True)
+
+
+def print_text(piece: str) -> None:
+    """A piece of a growing text, at once. On a terminal, control characters are shown, not obeyed."""
+    if sys.stdout.isatty():
+        piece = "".join(character if _is_harmless(character) else f"\\x{ord(character):02x}" for character in piece)
+    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")
+    sys.stdout.write(piece)
+    sys.stdout.flush()
+
+
+def _is_harmless(character: str) -> bool:
+    return character in "\n\t" or not (character < " " or "\x7f" <= character < "\xa0")
 
 
 def line_of(event: TrainingEvent) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
 from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import row_count
 from mila.kernels.signatures import Array
@@ -70,6 +71,13 @@ class Activation(Component[ActivationConfig]):
             result, derivative, x, self.config.kind, self.config.leaky_relu_slope, self.workspace()
         )
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """The function of one row."""
+        (x,), config = inputs, self.config
+        return self.kernels.bind_activation_forward(
+            self.view("output", x.shape), x, config.kind, config.leaky_relu_slope, self.workspace()
+        )
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

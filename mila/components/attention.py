@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, Self
 
 from pydantic import Field, model_validator
 
 from mila.core import BuildContext, ComponentConfig, ComponentType, LeafContext, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import require_rank, require_width
 from mila.errors import ShapeError
@@ -26,7 +27,8 @@ class AttentionConfig(ComponentConfig):
         causal: whether a position sees only itself and those before it.
         sliding_window: how many positions, itself included, a position sees at most; all by default.
         scale: factor of the scores; 1/sqrt(D) by default.
-        kv_cache: whether an inference build keeps keys and values of earlier calls; needs ``causal``.
+        kv_cache: whether an inference build keeps keys and values of earlier calls, with a window only as many as the
+            window and one chunk reach; needs ``causal``.
     """
 
     num_heads: int = Field(gt=0)
@@ -49,6 +51,44 @@ class AttentionConfig(ComponentConfig):
     def packed_width(self) -> int:
         """Width (H + 2 K) D of the input."""
         return (self.num_heads + 2 * self.num_kv_heads) * self.head_dim
+
+
+class CachedRows:
+    """What each row of a cache holds: the positions below ``held``, but for those that later ones have overwritten.
+
+    A cache of S slots has lost all but the last S positions ever written since the row started at 0, also where the row
+    went back since then. ``window``: how many positions, itself included, a position sees; 0 for all.
+    """
+
+    __slots__ = ("_before", "_slots", "_written", "held")
+
+    def __init__(self, rows: int, slots: int, window: int) -> None:
+        """All rows are empty."""
+        self.held = [0] * rows
+        self._written = [0] * rows
+        self._slots = slots
+        self._before = max(window - 1, 0)
+
+    def lost(self, row: int) -> int:
+        """How many positions from 0 on a row has lost."""
+        return max(0, self._written[row] - self._slots)
+
+    def earliest_start(self, row: int) -> int:
+        """The first position whose window the row still holds; 0 where nothing is lost, or nothing lost is needed."""
+        lost = self.lost(row)
+        return lost + self._before if lost and self._before else 0
+
+    def begin(self, starts: Sequence[int], lengths: Sequence[int]) -> None:
+        """Positions are about to be written: true as well should the writing be interrupted."""
+        for row, start in enumerate(starts):
+            end = start + lengths[row]
+            self.held[row] = start
+            self._written[row] = max(end, self._written[row]) if start else end
+
+    def end(self, starts: Sequence[int], lengths: Sequence[int]) -> None:
+        """They have been written."""
+        for row, start in enumerate(starts):
+            self.held[row] = start + lengths[row]
 
 
 class Attention(Component[AttentionConfig]):
@@ -76,12 +116,50 @@ class Attention(Component[AttentionConfig]):
 
     def on_building(self, context: BuildContext) -> None:
         """The cache is empty."""
-        self._filled: dict[int, int] = {}
+        batch, length, _ = context.input_shapes["input"]
+        self._max_seq_len = context.max_seq_len or length
+        slots = self._slots(length, self._max_seq_len)
+        self._rows = CachedRows(batch, slots, self._window)
+        self._cache_shape = (batch, self.config.num_kv_heads, slots, self.config.head_dim)
+
+    def earliest_start(self, row: int) -> int:
+        """The smallest start from which a row of the cache can go on; a start of 0, which forgets the row, can always.
+
+        It is 0 without a window, and while nothing was overwritten. Otherwise the sliding_window - 1 positions before
+        the start must be among the last that were written, also where the row went back since then.
+
+        Raises:
+            LifecycleError: not built.
+            ShapeError: the build has no such row.
+        """
+        self.require_built("earliest_start")
+        if not 0 <= row < len(self._rows.held):
+            raise ShapeError(f"{self.path}: expected a row from 0 to {len(self._rows.held) - 1}, got {row}")
+        return self._rows.earliest_start(row)
 
     @property
     def accepts_prefill_size(self) -> bool:
         """Without a cache, a chunk would not see the chunks before it."""
         return self.config.kv_cache
+
+    def check_run(self, run: Run) -> None:
+        """A row of a cache goes on from what it holds, or from anywhere before that the cache still allows.
+
+        Raises:
+            ShapeError: a row that starts elsewhere.
+        """
+        if not self.has_buffer("keys"):
+            return
+        for row, start in enumerate(run.starts):
+            held, earliest = self._rows.held[row], self._rows.earliest_start(row)
+            if start and not earliest <= start <= held:
+                lost = self._rows.lost(row)
+                overwritten = f", the first {lost} of them overwritten" if lost else ""
+                expected = f"0, or from {earliest} to {held}" if earliest else f"at most {held}"
+                raise ShapeError(
+                    f"{self.path}: the cache of row {row} holds {held} of at most {self._max_seq_len} positions"
+                    f"{overwritten}; expected a start of {expected}, got {start}"
+                )
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
         """Output, row statistics or cache, and blocks of scores."""
@@ -94,10 +172,10 @@ class Attention(Component[AttentionConfig]):
             elements = kernels.attention_backward_workspace(length, heads, kv_heads, size)
             yield workspace("backward_workspace", (elements,), context.statistics_dtype, during=Lifetime.BACKWARD)
         if config.kv_cache and not context.is_training:
-            capacity = context.max_seq_len
+            capacity = self._slots(length, context.max_seq_len)
             yield persistent("keys", (batch, kv_heads, capacity, size), context.dtype)
             yield persistent("values", (batch, kv_heads, capacity, size), context.dtype)
-            elements = kernels.attention_cached_workspace(length, capacity, heads, kv_heads, size)
+            elements = kernels.attention_cached_workspace(length, capacity, heads, kv_heads, size, self._window)
         else:
             elements = kernels.attention_forward_workspace(length, heads, kv_heads, size)
         yield workspace("workspace", (elements,), context.statistics_dtype, during=Lifetime.FORWARD)
@@ -123,11 +201,35 @@ class Attention(Component[AttentionConfig]):
             config.num_kv_heads,
             config.head_dim,
             config.causal,
-            config.sliding_window or 0,
+            self._window,
             self._scale,
             self.workspace(),
         )
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """One position against the cache of the only row."""
+        if not self.has_buffer("keys"):
+            return None
+        qkv, config, rows = inputs[0], self.config, self._rows
+        attend = self.kernels.bind_attention_cached(
+            self.view("output", (1, 1, config.num_heads * config.head_dim)),
+            self.workspace("keys").reshape(self._cache_shape),
+            self.workspace("values").reshape(self._cache_shape),
+            qkv,
+            config.num_heads,
+            self._window,
+            self._scale,
+            self.workspace(),
+        )
+
+        def step() -> None:
+            starts, lengths = cursor.run.starts, cursor.run.lengths
+            rows.begin(starts, lengths)
+            attend(starts[0])
+            rows.end(starts, lengths)
+
+        return step
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
@@ -145,7 +247,7 @@ class Attention(Component[AttentionConfig]):
             config.num_kv_heads,
             config.head_dim,
             config.causal,
-            config.sliding_window or 0,
+            self._window,
             self._scale,
             self.workspace("backward_workspace"),
         )
@@ -155,33 +257,27 @@ class Attention(Component[AttentionConfig]):
     def _scale(self) -> float:
         return self.config.head_dim**-0.5 if self.config.scale is None else self.config.scale
 
+    @property
+    def _window(self) -> int:
+        return self.config.sliding_window or 0
+
+    def _slots(self, length: int, max_seq_len: int) -> int:
+        """Slots S of a row's cache: with a window, a ring that holds what it and a chunk of ``length`` reach."""
+        window = self.config.sliding_window
+        return max_seq_len if window is None else min(max_seq_len, window - 1 + length)
+
     def _attend_to_cache(self, run: Run, result: Array, qkv: Array) -> None:
-        context, config = self.build_context, self.config
-        batch = 0 if context is None else context.input_shapes["input"][0]
-        cache = (batch, config.num_kv_heads, -1, config.head_dim)
-        keys, values = self.workspace("keys").reshape(cache), self.workspace("values").reshape(cache)
-        self._advance(run, keys.shape[2])
+        self._rows.begin(run.starts, run.lengths)
         self.kernels.attention_cached(
             result,
-            keys,
-            values,
+            self.workspace("keys").reshape(self._cache_shape),
+            self.workspace("values").reshape(self._cache_shape),
             qkv,
             run.starts,
             run.lengths,
-            config.num_heads,
-            config.sliding_window or 0,
+            self.config.num_heads,
+            self._window,
             self._scale,
             self.workspace(),
         )
-
-    def _advance(self, run: Run, capacity: int) -> None:
-        """Note how far each row is filled; a row goes on from what it holds, or from anywhere before."""
-        for row, (start, length) in enumerate(zip(run.starts, run.lengths, strict=True)):
-            held = self._filled.get(row, 0)
-            if start > held or start + length > capacity:
-                raise ShapeError(
-                    f"{self.path}: the cache of row {row} holds {held} of at most {capacity} positions; "
-                    f"expected a start of at most {held}, got positions {start} to {start + length}"
-                )
-        for row, (start, length) in enumerate(zip(run.starts, run.lengths, strict=True)):
-            self._filled[row] = start + length
+        self._rows.end(run.starts, run.lengths)

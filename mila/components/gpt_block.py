@@ -27,6 +27,7 @@ class GptBlockConfig(ParameterizedConfig):
         activation: of the feed-forward network.
         norm_epsilon: of the norms.
         dropout: probability, on both branches before they join the stream.
+        attention_scale: factor of the attention's scores; 1/sqrt(head size) by default.
         kv_cache: whether an inference build keeps keys and values.
         initial_std: of the weights; the components' own initial values by default.
         residual_initial_std: of the two projections that end a branch.
@@ -39,6 +40,7 @@ class GptBlockConfig(ParameterizedConfig):
     activation: ActivationKind = "gelu_tanh"
     norm_epsilon: float = Field(default=1e-5, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    attention_scale: float | None = Field(default=None, gt=0)
     kv_cache: bool = False
     initial_std: float | None = Field(default=None, gt=0)
     residual_initial_std: float | None = Field(default=None, gt=0)
@@ -70,6 +72,7 @@ class GptBlock(CompositeComponent[GptBlockConfig]):
             num_heads=config.num_heads,
             num_kv_heads=config.num_heads,
             head_dim=width // config.num_heads,
+            scale=config.attention_scale,
             kv_cache=config.kv_cache,
         )
         h = graph.add(Attention("attention", attention), h)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from mila.core import BuildContext, ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import require_rank
 from mila.kernels.signatures import Array
@@ -61,6 +62,10 @@ class LastPosition(Component[LastPositionConfig]):
         result = self.view("output", x.shape)
         self.kernels.copy(result, x)
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Pass on the only position."""
+        return self.kernels.bind_copy(self.view("output", inputs[0].shape), inputs[0])
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

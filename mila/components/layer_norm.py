@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
 
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.initializers import ones, zeros
 from mila.core.shapes import require_width, row_count
@@ -76,6 +77,13 @@ class LayerNorm(Component[LayerNormConfig]):
             self.config.epsilon,
         )
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Normalize one row."""
+        bias = self.parameter_array("bias") if self.config.bias else None
+        return self.kernels.bind_layer_norm_forward(
+            self.view("output", inputs[0].shape), inputs[0], self.parameter_array("weight"), bias, self.config.epsilon
+        )
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pydantic import Field
 
 from mila.components.positions import blocks_within, require_positions
 from mila.core import ComponentType, LeafContext, Overwrite, ParameterizedConfig, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.initializers import normal
 from mila.core.shapes import require_rank, require_width
@@ -66,6 +67,12 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
             self.kernels.position_forward(result[inside], x[inside], self.parameter_array("wpe"), starts)
             self.kernels.copy(result[outside], x[outside])
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Add one row of the table."""
+        result = self.view("output", inputs[0].shape)
+        encode = self.kernels.bind_position_forward(result, inputs[0], self.parameter_array("wpe"))
+        return lambda: encode(cursor.position)
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

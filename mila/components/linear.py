@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
 from pydantic import Field
 
 from mila.components.token_embedding import TokenEmbedding
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.bound import Cursor
 from mila.core.checking import check_array
 from mila.core.component import Component
 from mila.core.initializers import normal, xavier_uniform, zeros
@@ -133,6 +134,15 @@ class Linear(Component[LinearConfig]):
         else:
             self.kernels.linear_forward_per_channel(result, x, weight, scales, bias, self.workspace("widening"))
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """One matrix-vector product, with the weight where it lies."""
+        weight, scales = (None, None) if self.config.shared_weight else self._weight()  # what is installed may change
+        if weight is None or scales is not None:
+            return None
+        output_row = self.view("output", (1, 1, self.config.out_features))
+        bias = self.parameter_array("bias") if self.config.bias else None
+        return self.kernels.bind_linear_forward(output_row, inputs[0], weight, bias)
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

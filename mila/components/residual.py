@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from pydantic import Field
 
 from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Port, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import require_equal
 from mila.kernels.signatures import Array
@@ -53,6 +54,11 @@ class Residual(Component[ResidualConfig]):
         result = self.view("output", stream.shape)
         self.kernels.residual_forward(result, stream, branch, self.config.scale)
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Add two rows."""
+        stream, branch = inputs
+        return self.kernels.bind_residual_forward(self.view("output", stream.shape), stream, branch, self.config.scale)
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

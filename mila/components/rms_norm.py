@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
 
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.initializers import constant, zeros
 from mila.core.shapes import require_width, row_count
@@ -79,6 +80,18 @@ class RmsNorm(Component[RmsNormConfig]):
             self.workspace("forward_workspace"),
         )
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Normalize one row."""
+        config = self.config
+        return self.kernels.bind_rms_norm_forward(
+            self.view("output", inputs[0].shape),
+            inputs[0],
+            self.parameter_array("weight"),
+            self.parameter_array("bias") if config.bias else None,
+            config.epsilon,
+            config.unit_offset,
+        )
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from mila.components.positions import blocks_within, require_positions
+from mila.components.rope_scaling import RopeScaling
 from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import require_rank, require_width
 from mila.kernels.signatures import Array, Kernels
@@ -25,6 +28,7 @@ class RopeConfig(ComponentConfig):
         head_dim: size D of a head.
         theta: base of the wavelengths.
         rotary_dim: how much of each head turns; all of it by default.
+        scaling: of the frequencies ``theta ** (-2 i / rotary_dim)``; none by default.
         max_seq_len: the longest sequence allowed.
     """
 
@@ -33,6 +37,7 @@ class RopeConfig(ComponentConfig):
     head_dim: int = Field(gt=0)
     theta: float = Field(default=10000.0, gt=0)
     rotary_dim: int | None = Field(default=None, gt=0)
+    scaling: RopeScaling | None = None
     max_seq_len: int = Field(gt=0)
 
     @model_validator(mode="after")
@@ -45,6 +50,13 @@ class RopeConfig(ComponentConfig):
     def turning_dim(self) -> int:
         """How many elements of each head turn."""
         return self.head_dim if self.rotary_dim is None else self.rotary_dim
+
+    @property
+    def frequencies(self) -> tuple[float, ...]:
+        """Radians per position of each pair, after scaling."""
+        half = self.turning_dim // 2
+        unscaled = np.float64(self.theta) ** (np.arange(half, dtype=np.float64) * (-1.0 / half))
+        return tuple((unscaled if self.scaling is None else self.scaling.scaled(unscaled)).tolist())
 
     @property
     def packed_width(self) -> int:
@@ -71,7 +83,7 @@ class Rope(Component[RopeConfig]):
         """Tables shared by all layers; output and gradient in place where the graph allows it."""
         shape, config = context.input_shape, self.config
         table_shape = (max(shape[1], context.max_seq_len), config.turning_dim // 2)
-        key = ("rope", config.theta, table_shape, context.dtype.name)
+        key = ("rope", config.theta, config.scaling, table_shape, context.dtype.name)
         for name in ("cosine", "sine"):
             yield table(name, table_shape, context.dtype, (*key, name), self._table(context.kernels, name == "sine"))
         yield output(shape, context.dtype, over=0 if context.overwritable[0] is Overwrite.FORWARD else None)
@@ -86,6 +98,15 @@ class Rope(Component[RopeConfig]):
         result = self.view("output", inputs[0].shape)
         self._turn(run, result, inputs[0], inverse=False)
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Turn one position."""
+        (x,), config, half = inputs, self.config, self.config.turning_dim // 2
+        cosine, sine = self.workspace("cosine").reshape(-1, half), self.workspace("sine").reshape(-1, half)
+        turn = self.kernels.bind_rope(
+            self.view("output", x.shape), x, cosine, sine, self._turning_heads, config.head_dim, self.workspace()
+        )
+        return lambda: turn(cursor.position)
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
@@ -109,9 +130,9 @@ class Rope(Component[RopeConfig]):
             self.kernels.copy(result[outside], x[outside])
 
     def _table(self, kernels: Kernels, is_sine: bool) -> Initializer:
-        theta = self.config.theta
+        frequencies = self.config.frequencies
 
         def fill(array: Array, generator: object) -> None:
-            kernels.rope_tables(None if is_sine else array, array if is_sine else None, theta)
+            kernels.rope_tables(None if is_sine else array, array if is_sine else None, frequencies)
 
         return fill

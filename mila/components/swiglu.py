@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import ClassVar
 
 from pydantic import Field
 
 from mila.components.activation import ActivationKind
 from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import row_count
 from mila.errors import ShapeError
@@ -69,6 +70,17 @@ class Swiglu(Component[SwigluConfig]):
             result, x, config.gate_activation, config.leaky_relu_slope, self.workspace("forward_workspace")
         )
         return result
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """Gate one row."""
+        (x,), config = inputs, self.config
+        return self.kernels.bind_gated_forward(
+            self.view("output", (*x.shape[:-1], x.shape[-1] // 2)),
+            x,
+            config.gate_activation,
+            config.leaky_relu_slope,
+            self.workspace("forward_workspace"),
+        )
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

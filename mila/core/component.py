@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
-from mila.core import lifecycle, state
+from mila.core import lifecycle, loading, state
 from mila.core.config import ComponentConfig
 from mila.core.context import BuildContext, LeafContext
 from mila.core.graph import Port
@@ -21,12 +21,14 @@ from mila.memory.declarations import Category, Declaration
 from mila.memory.plan import MemoryPlan
 from mila.memory.stats import MemoryStats
 from mila.memory.storage import DType, Shape
-from mila.serialization import ArchiveMode, ArchiveReader, ArchiveWriter, SafetensorsWriter
+from mila.serialization import ArchiveMode, ArchiveReader, ArchiveWriter, TensorWriter
 
 if TYPE_CHECKING:
-    from mila.core.execution import Execution, Position, Run
+    from mila.core.bound import Cursor
+    from mila.core.execution import Execution
     from mila.core.graph import Graph
     from mila.core.planned_build import Optimizer
+    from mila.core.run import Position, Run
 
 ConfigT = TypeVar("ConfigT", bound=ComponentConfig)
 
@@ -131,9 +133,25 @@ class Component(Identity, Generic[ConfigT]):
         """The shapes of all inputs where a context gives only one."""
         return (shape,) * len(self.ports)
 
+    def check_run(self, run: Run) -> None:
+        """Of a leaf: raise where it cannot run at these positions; asked before the first step, changes nothing."""
+
+    @classmethod
+    def has_run_check(cls) -> bool:
+        """Whether there is anything to check."""
+        return cls.check_run is not Component.check_run
+
     def forward_step(self, run: Run, *inputs: Array) -> Array | tuple[Array, ...]:
         """Compute the outputs."""
         raise NotImplementedError(f"{type(self).__name__} does not compute")
+
+    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
+        """What repeats the ``forward_step`` just made, on the same ``inputs`` of a single position of a single row.
+
+        Decoding calls it once per token. It may hold arrays and small records, never the component: a root would then
+        hold itself. ``None``: ``forward_step`` is called each time.
+        """
+        return None
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
@@ -318,7 +336,7 @@ class Component(Identity, Generic[ConfigT]):
         """Raise :class:`ConfigurationError` where parameters could not be told apart by name."""
         state.require_serializable(self)
 
-    def save_flat_tensors(self, writer: SafetensorsWriter, prefix: str, save_pass: state.TensorSavePass) -> None:
+    def save_flat_tensors(self, writer: TensorWriter, prefix: str, save_pass: state.TensorSavePass) -> None:
         """Declare or write every parameter under ``<prefix>.<name>``; two passes, so that nothing is held twice."""
         state.save_flat_tensors(self, writer, prefix, save_pass)
 
@@ -326,9 +344,9 @@ class Component(Identity, Generic[ConfigT]):
         """Write config and, unless ``mode`` is ``ARCHITECTURE``, parameters into the current scope of ``archive``."""
         state.save(self, archive, mode)
 
-    def load_(self, archive: ArchiveReader, mode: ArchiveMode) -> state.LoadReport:
+    def load_(self, archive: ArchiveReader, mode: ArchiveMode) -> loading.LoadReport:
         """Read the parameters that :meth:`save_` wrote; strict. With ``WEIGHTS_ONLY``, another dtype is converted."""
-        return state.load(self, archive, mode)
+        return loading.load(self, archive, mode)
 
     # ------------------------------------------------------------------ for leaves
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import operator
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
@@ -12,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from mila.core.bound import BoundSteps
 from mila.core.checking import check_gradients, check_inputs, has_sequence_axis, refuse_own_bytes
 from mila.core.context import Layout
 from mila.core.planned_build import PlannedBuild, Storage
+from mila.core.run import Position, Run, rows_of
 from mila.core.schedule import Schedule, alive, trace
 from mila.errors import ConfigurationError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
@@ -29,37 +30,6 @@ if TYPE_CHECKING:
 _NO_BYTES: Array = np.empty(0, np.uint8)
 #: How many runtime shapes a root remembers as checked.
 _REMEMBERED_SHAPES = 64
-
-
-@dataclass(frozen=True)
-class Position:
-    """Where the rows of a batch stand: the position of their first token, and how many tokens of each are valid.
-
-    Rows are aligned to the left. One number serves all rows.
-    """
-
-    start: int | Sequence[int] = 0
-    length: int | Sequence[int] | None = None
-
-
-@dataclass(slots=True)
-class Run:
-    """One call of ``forward``, as its steps see it.
-
-    Attributes:
-        starts, lengths: position of the first token and number of valid tokens, per row.
-        is_training: whether this run may be followed by ``backward``, and dropout is on.
-        step: how many training runs came before: part of the key of random draws.
-        seed: the root's seed.
-        last_only: only the logits of the last position are asked for.
-    """
-
-    starts: tuple[int, ...]
-    lengths: tuple[int, ...]
-    is_training: bool
-    step: int
-    seed: int
-    last_only: bool = False
 
 
 @dataclass(slots=True)
@@ -82,6 +52,7 @@ class Execution:
         self.schedule = planned.schedule
         self.training_runs = 0
         self.forward_runs = 0
+        self.parameter_loads = 0  # a cache made with other parameters is worthless
         context = root.get_execution_context()
         poisoned = self.context.layout is Layout.POISONED
         self.arenas = {
@@ -97,6 +68,8 @@ class Execution:
         self._is_running = threading.Lock()
         self._checked: dict[tuple[Shape, ...], Schedule] = {}
         self._deaths = self._list_deaths() if poisoned else {}
+        self._bound: BoundSteps | None = None
+        self._checking = [step for step in self.schedule.steps if step.leaf.has_run_check()]
 
     @property
     def _root(self) -> Component[Any]:
@@ -175,14 +148,37 @@ class Execution:
 
     def _walk_forward(self, run: Run, arrays: Sequence[Array], stop: int) -> None:
         values = self._values
-        values[: len(arrays)] = arrays
+        for step in self._checking:
+            step.leaf.check_run(run)
         self._record = None
         self.forward_runs += 1
+        is_single = stop == len(self.schedule.steps) and self._is_single_position(arrays)
+        if not is_single or self._bound is None:
+            self._walk_steps(run, arrays, stop)
+        if is_single:  # also where it has just been walked: the same call gives the same bits, the first time or later
+            if self._bound is None:
+                self._bound = BoundSteps(self.schedule.steps, values, len(arrays), self._root.kernels)
+            values[:] = self._bound.forward(run, arrays, self._end_step if self._deaths else None)
+
+    def _walk_steps(self, run: Run, arrays: Sequence[Array], stop: int) -> None:
+        values = self._values
+        values[: len(arrays)] = arrays
         for index, step in enumerate(self.schedule.steps[:stop]):
             made = step.leaf.forward_step(run, *[values[v] for v in step.inputs])  # type: ignore[arg-type]
             for value, array in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True):
                 values[value] = array
             self._end_step(index)
+
+    def _is_single_position(self, arrays: Sequence[Array]) -> bool:
+        """Whether this is a step of decoding one row, which is worth binding."""
+        is_ids, shape = self._root.ports[0].is_ids, arrays[0].shape
+        return (
+            self.context.is_inference
+            and len(arrays) == 1
+            and has_sequence_axis(is_ids, shape)
+            and shape[:2] == (1, 1)
+            and self._root.is_composite
+        )
 
     def _made(self, values: tuple[int, ...]) -> tuple[Array, ...]:
         return tuple(self._values[v] for v in values)  # type: ignore[misc]
@@ -218,15 +214,8 @@ class Execution:
             raise ShapeError(f"{root.path}: expected a Position(start, length), got {position!r}")
         if position is None:
             return Run((0,) * rows, (length,) * rows, training, self.training_runs, root.seed, last_only)
-        starts = _per_row(root, position.start, rows, "start")
-        lengths = _per_row(root, length if position.length is None else position.length, rows, "length")
         limit = self.schedule.options.max_seq_len
-        for row, (start, valid) in enumerate(zip(starts, lengths, strict=True)):
-            if start < 0 or not 1 <= valid <= length or start + valid > limit:
-                raise ShapeError(
-                    f"{root.path}: row {row} of position has start {start} and length {valid}; expected a "
-                    f"start from 0, a length from 1 to {length}, and at most {limit} positions in all"
-                )
+        starts, lengths = rows_of(root, position, rows, length, limit)
         return Run(starts, lengths, training, self.training_runs, root.seed, last_only)
 
     def captured(self, path: str) -> tuple[Array, ...]:
@@ -363,13 +352,3 @@ class Execution:
 
 def _fingerprint(array: Array) -> tuple[Any, ...]:
     return (array.__array_interface__["data"][0], array.shape, array.dtype)
-
-
-def _per_row(root: Component[Any], values: int | Sequence[int], rows: int, what: str) -> tuple[int, ...]:
-    try:
-        result = (operator.index(values),) * rows if np.ndim(values) == 0 else tuple(map(operator.index, values))  # type: ignore[arg-type]
-    except TypeError:
-        raise ShapeError(f"{root.path}: position.{what} expected integers, got {values!r}") from None
-    if len(result) != rows:
-        raise ShapeError(f"{root.path}: position.{what} expected {rows} rows, got {len(result)}")
-    return result

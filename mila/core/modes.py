@@ -28,6 +28,7 @@ class ComponentType(StrEnum):
     LINEAR = "linear"
     LAYER_NORM = "layer_norm"
     RMS_NORM = "rms_norm"
+    HEAD_NORM = "head_norm"
     ACTIVATION = "activation"
     SWIGLU = "swiglu"
     SOFTMAX = "softmax"

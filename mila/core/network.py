@@ -8,8 +8,9 @@ from typing import Any
 
 from mila.core.component import Component, ConfigT
 from mila.core.composite import CompositeComponent
+from mila.core.loading import LoadReport, load_tensors
 from mila.core.modes import ComponentType
-from mila.core.state import LoadReport, TensorSavePass, load_tensors, save_flat_tensors
+from mila.core.state import TensorSavePass, save_flat_tensors
 from mila.memory.format import format_table
 from mila.serialization import SafetensorsWriter, open_tensors
 

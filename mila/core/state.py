@@ -1,40 +1,33 @@
-"""Parameters in and out: strict loading, conversion between float dtypes, and saving in two passes."""
+"""Parameters by name: conversion between float dtypes, loading one of them, and saving in two passes."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Protocol
 
-import ml_dtypes
 import numpy as np
 
+from mila.core.pieces import Piece, PieceMap
 from mila.errors import CheckpointError, ConfigurationError, DTypeError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration
 from mila.memory.storage import DType, Shape
 from mila.serialization import (
     ArchiveMode,
-    ArchiveReader,
     ArchiveWriter,
-    SafetensorsWriter,
     TensorSource,
-    format_dtype,
+    TensorWriter,
 )
+from mila.serialization.conversion import FLOATS
 
 if TYPE_CHECKING:
     from mila.core.component import Component
 
-#: Float dtypes that convert to each other, with their largest finite value.
-_LARGEST: dict[DType, float] = {
-    np.dtype(np.float64): float(np.finfo(np.float64).max),
-    np.dtype(np.float32): float(np.finfo(np.float32).max),
-    np.dtype(np.float16): 65504.0,
-    np.dtype(ml_dtypes.bfloat16): 2.0**127 * (2 - 2.0**-7),
-}
 _CHUNK = 1 << 18
+_READ = 1 << 22
 #: Names under which a component stands in an archive.
 CONFIG_FILE = "config"
 PARAMETERS_FILE = "parameters"
@@ -47,25 +40,12 @@ class TensorSavePass(Enum):
     WRITE = "write"
 
 
-@dataclass(frozen=True)
-class LoadReport:
-    """What loading did.
-
-    Attributes:
-        loaded: number of tensors.
-        converted: names of tensors whose dtype was converted, with the dtype in the file.
-    """
-
-    loaded: int
-    converted: Mapping[str, str] = field(default_factory=dict)
-
-
 # ---------------------------------------------------------------------- conversion
 
 
 def refuse_conversion(source: DType, target: DType) -> str | None:
     """Why values of ``source`` may not be stored as ``target``; ``None`` when they may."""
-    if source == target or (source in _LARGEST and target in _LARGEST):
+    if source == target or (source in FLOATS and target in FLOATS):
         return None
     return f"expected {target.name}, got {source.name}, which is never converted to it"
 
@@ -86,18 +66,38 @@ class Rows(Protocol):
 
 @dataclass(frozen=True)
 class StoredRows:
-    """A tensor in a file; rows are read when they are asked for, and nothing is kept."""
+    """A tensor in a file; rows are read when they are asked for, and nothing is kept.
+
+    Attributes:
+        source: the file.
+        name: of the tensor.
+        dtype: of its values.
+        shape: at least one axis.
+        on_read: called with the number of bytes of every read.
+    """
 
     source: TensorSource
     name: str
     dtype: DType
     shape: Shape
+    on_read: Callable[[int], None] | None = None
 
     def __getitem__(self, rows: slice, /) -> Array:
         start, stop, _ = rows.indices(self.shape[0])
         array: Array = np.empty((max(0, stop - start), *self.shape[1:]), self.dtype)
-        self.source.copy_range_into(self.name, start * math.prod(self.shape[1:]), array.reshape(-1))
+        self._read(start * math.prod(self.shape[1:]), array.reshape(-1))
         return array
+
+    def copy_into(self, target: Array) -> None:
+        """Copy all of it into a contiguous array of its own dtype and size, by tiles but without memory of its own."""
+        flat = target.reshape(-1)
+        for start in range(0, flat.size, _READ):
+            self._read(start, flat[start : start + _READ])
+
+    def _read(self, start: int, target: Array) -> None:
+        self.source.copy_range_into(self.name, start, target)
+        if self.on_read is not None:
+            self.on_read(target.nbytes)
 
 
 def row_blocks(values: Rows) -> Iterator[tuple[int, Array]]:
@@ -116,10 +116,10 @@ def convert_into(target: Array, values: Rows) -> None:
 
 def overflowing(values: Rows, target: DType) -> bool:
     """Whether a finite value of ``values`` would become infinite as ``target``."""
-    if target not in _LARGEST or values.dtype not in _LARGEST:
+    if target not in FLOATS or values.dtype not in FLOATS:
         return False
-    limit = _LARGEST[target]
-    if _LARGEST[values.dtype] <= limit:
+    limit = FLOATS[target]
+    if FLOATS[values.dtype] <= limit:
         return False
     for _, block in row_blocks(values):
         magnitudes = np.abs(block.astype(np.float64))
@@ -168,111 +168,48 @@ def load_parameter(component: Component[Any], name: str, array: Array) -> None:
     reason = part.refuse_load(declaration, array.dtype, None) or part.refuse_values(declaration, values)
     if reason is not None:
         raise DTypeError(f"{where}: {reason}")
+    count_load(component)
     part.store_parameter(declaration, values)
 
 
-def load_tensors(component: Component[Any], source: TensorSource, prefix: str = "") -> LoadReport:
-    """Fill every parameter below ``component`` from ``source``; everything is checked before anything is written.
-
-    Raises:
-        CheckpointError: one message with every missing, unexpected, misshapen and inconvertible tensor.
-    """
-    component.require_built("load_tensors")
-    start = f"{prefix}." if prefix else ""
-    known = {start + name: (part, declaration) for name, part, declaration in declared_state(component)}
-    available = {*source.tensors, *source.aliases}
-    _require_loadable(component, source, known, available)
-    converted = {}
-    order = {name: position for position, name in enumerate(source.tensors)}
-    names = sorted((n for n in known if n in available), key=lambda n: order[source.aliases.get(n, n)])
-    for name in names:  # where reading fails half-way, the network says what it lacks
-        part, declaration = known[name]
-        part._missing[part.state_name(declaration.name)] = None
-    for name in names:
-        part, declaration = known[name]
-        target = part.parameter_array(declaration.name)
-        dtype = _stored_dtype(source, name)
-        if dtype == target.dtype:  # the bytes go straight to their place
-            source.copy_into(name, target)
-            part.parameter_stored(declaration)
-        else:
-            converted[name] = str(dtype)
-            part.store_parameter(declaration, _stored_rows(source, name, dtype))
-    return LoadReport(len(names), converted)
-
-
-def _require_loadable(
-    component: Component[Any],
-    source: TensorSource,
-    known: Mapping[str, tuple[Component[Any], Declaration]],
-    available: set[str],
-) -> None:
-    problems: list[str] = []
-    for name, (part, declaration) in known.items():
-        if name not in available:
-            if declaration.companion_of is None:
-                problems.append(f"missing {name}: expected {declaration.dtype.name} {declaration.shape}")
-            continue
-        shape = tuple(source.entry(name).shape)
-        if shape != declaration.shape:
-            problems.append(f"{name}: expected shape {declaration.shape}, got {shape}")
-            continue
-        reason = _refuse_stored(part, declaration, source, name, available)
-        if reason is not None:
-            problems.append(f"{name}: {reason}")
-    problems += [f"unexpected {name}" for name in sorted(_unknown(source, known))]
-    if problems:
-        raise CheckpointError(f"{source.path}: does not fit {component.path}: " + "; ".join(problems))
-
-
-def _refuse_stored(
-    part: Component[Any], declaration: Declaration, source: TensorSource, name: str, available: set[str]
-) -> str | None:
-    """Why a stored tensor of the right shape cannot be loaded; reads its values only where they may not fit."""
-    dtype = _stored_dtype(source, name)
-    if dtype is None:
-        return f"expected {declaration.dtype.name}, got {source.entry(name).dtype_name}, which is never converted to it"
-    prefix = name[: len(name) - len(declaration.name)]
-    siblings = (d.name for d in part.parameters() if prefix + d.name in available)
-    together = {sibling: _stored_dtype(source, prefix + sibling) for sibling in siblings}
-    reason = part.refuse_load(declaration, dtype, together)
-    if reason is not None or dtype == declaration.dtype:
-        return reason
-    return part.refuse_values(declaration, _stored_rows(source, name, dtype))
-
-
-def _stored_rows(source: TensorSource, name: str, dtype: DType | None) -> StoredRows:
-    if dtype is None:
-        raise CheckpointError(f"{source.path}: {name} has a dtype that cannot be converted")
-    return StoredRows(source, name, dtype, tuple(source.entry(name).shape) or (1,))
-
-
-def _stored_dtype(source: TensorSource, name: str) -> DType | None:
-    """The NumPy dtype of a stored tensor, where there is one."""
-    return format_dtype(source.entry(name).dtype_name).numpy_dtype
-
-
-def _unknown(source: TensorSource, known: Iterable[str]) -> set[str]:
-    """Stored tensors that neither by their name nor by an alias are parameters."""
-    wanted = {source.aliases.get(name, name) for name in known}
-    return {name for name in source.tensors if name not in wanted}
+def count_load(component: Component[Any]) -> None:
+    """Tell what depends on the parameters, such as a cache, that they are about to change."""
+    execution = component.root._execution
+    if execution is not None:
+        execution.parameter_loads += 1
 
 
 # ---------------------------------------------------------------------- saving
 
 
 def save_flat_tensors(
-    component: Component[Any], writer: SafetensorsWriter, prefix: str, save_pass: TensorSavePass
+    component: Component[Any],
+    writer: TensorWriter,
+    prefix: str,
+    save_pass: TensorSavePass,
+    *,
+    pieces: PieceMap | None = None,
+    dtype: DType | None = None,
 ) -> None:
-    """Declare, or write, every parameter below ``component``."""
+    """Declare, or write, every parameter below ``component``.
+
+    Args:
+        component: built.
+        writer: where to.
+        prefix: what stands before the parameters' own names.
+        save_pass: whether to declare or to write.
+        pieces: how the file calls them, where it does not call them by their own names.
+        dtype: in the file; floats are converted to it. By default each parameter's own.
+    """
     component.require_built("save_flat_tensors")
     require_serializable(component)
     start = f"{prefix}." if prefix else ""
     for name, part, declaration in declared_state(component):
-        if save_pass is TensorSavePass.DECLARE:
-            writer.declare(start + name, declaration.dtype, declaration.shape)
-        else:
-            writer.write(start + name, part.parameter_array(declaration.name))
+        for piece in (Piece(start + name, declaration.shape),) if pieces is None else pieces[name]:
+            if save_pass is TensorSavePass.WRITE:
+                writer.write(piece.name, piece.of(part.parameter_array(declaration.name)))
+            else:
+                writer.declare(piece.name, dtype or declaration.dtype, piece.shape, convert=dtype is not None)
 
 
 def save(component: Component[Any], archive: ArchiveWriter, mode: ArchiveMode) -> None:
@@ -288,22 +225,6 @@ def save(component: Component[Any], archive: ArchiveWriter, mode: ArchiveMode) -
     )
 
 
-def load(component: Component[Any], archive: ArchiveReader, mode: ArchiveMode) -> LoadReport:
-    """Read what :func:`save` wrote; the recorded architecture must be the component's own.
-
-    Of weights alone the dtype may differ: they are converted.
-    """
-    recorded, own = archive.read_json(CONFIG_FILE), architecture_of(component)
-    if mode is ArchiveMode.WEIGHTS_ONLY:
-        own["dtype"] = recorded.get("dtype")
-    if recorded != own:
-        raise CheckpointError(f"{archive.path}: holds {_shown(recorded)}, and {component.path} is {_shown(own)}")
-    if mode is ArchiveMode.ARCHITECTURE:
-        return LoadReport(0)
-    with archive.open_tensors(PARAMETERS_FILE) as source:
-        return load_tensors(component, source)
-
-
 def architecture_of(component: Component[Any]) -> dict[str, Any]:
     """What a file has to say to construct the component again, its name aside."""
     return {
@@ -312,9 +233,3 @@ def architecture_of(component: Component[Any]) -> dict[str, Any]:
         "dtype": component.dtype.name,
         "config": component.config.model_dump(mode="json"),
     }
-
-
-def _shown(architecture: Any) -> str:
-    if not isinstance(architecture, dict):
-        return repr(architecture)
-    return f"{architecture.get('class')} {architecture.get('dtype')} {architecture.get('config')}"

@@ -13,10 +13,11 @@ from mila.core.component import Component
 from mila.core.composite import CompositeComponent
 from mila.core.config import ComponentConfig
 from mila.core.context import BuildContext
-from mila.core.execution import Execution, Position
+from mila.core.execution import Execution
 from mila.core.graph import Graph, Port, Reference
 from mila.core.modes import ComponentType
 from mila.core.planned_build import Optimizer, PlannedBuild
+from mila.core.run import Position
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, LifecycleError, NonFiniteError
 from mila.kernels.signatures import Array

@@ -1,8 +1,12 @@
 """Whole models."""
 
 from mila.models.gpt import GptConfig, GptTransformer
+from mila.models.hugging_face.exporting import export_pretrained
+from mila.models.hugging_face.folder import ModelFolder, read_model_folder
+from mila.models.hugging_face.importing import from_pretrained, load_weights
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.models.llama import LlamaConfig, LlamaTransformer
+from mila.models.pretrained import Pretrained
 
 __all__ = [
     "GptConfig",
@@ -11,4 +15,10 @@ __all__ = [
     "LanguageModelConfig",
     "LlamaConfig",
     "LlamaTransformer",
+    "ModelFolder",
+    "Pretrained",
+    "export_pretrained",
+    "from_pretrained",
+    "load_weights",
+    "read_model_folder",
 ]

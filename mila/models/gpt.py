@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Self
+from typing import Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -36,6 +36,8 @@ class GptConfig(LanguageModelConfig):
         activation: of the feed-forward networks.
         norm_epsilon: of the norms.
         dropout: probability, on the embeddings and on both branches of each block.
+        attention_scaling: the factor of the attention's scores: 1/sqrt(head size); 1; or, in layer i counted from 1,
+            1/(i sqrt(head size)).
         initial_std: of initial weights; projections that end a branch have it divided by sqrt(2 layers).
     """
 
@@ -44,15 +46,16 @@ class GptConfig(LanguageModelConfig):
     activation: ActivationKind = "gelu_tanh"
     norm_epsilon: float = Field(default=1e-5, gt=0)
     dropout: float = Field(default=0.0, ge=0, lt=1)
+    attention_scaling: Literal["head_dim", "none", "head_dim_and_layer"] = "head_dim"
     initial_std: float = Field(default=0.02, gt=0)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        self.block_config()
+        self.block_config(0)
         return self
 
-    def block_config(self) -> GptBlockConfig:
-        """The config of every block."""
+    def block_config(self, layer: int) -> GptBlockConfig:
+        """The config of the block of ``layer``, counted from 0."""
         return GptBlockConfig(
             embedding_dim=self.embedding_dim,
             num_heads=self.num_heads,
@@ -61,11 +64,19 @@ class GptConfig(LanguageModelConfig):
             activation=self.activation,
             norm_epsilon=self.norm_epsilon,
             dropout=self.dropout,
+            attention_scale=self._attention_scale(layer),
             kv_cache=True,
             initial_std=self.initial_std,
             residual_initial_std=self.initial_std / math.sqrt(2 * max(1, self.num_layers)),
             trainable=self.trainable,
         )
+
+    def _attention_scale(self, layer: int) -> float | None:
+        if self.attention_scaling == "head_dim":
+            return None
+        if self.attention_scaling == "none":
+            return 1.0
+        return 1.0 / (math.sqrt(self.embedding_dim // self.num_heads) * (layer + 1))
 
 
 class GptTransformer(LanguageModel[GptConfig]):
@@ -92,9 +103,8 @@ class GptTransformer(LanguageModel[GptConfig]):
         h = graph.add(embedding, ids)
         h = graph.add(LearnedPositionEncoding("positions", positions), h)
         h = graph.add(Dropout("dropout", DropoutConfig(probability=config.dropout)), h)
-        block = config.block_config()
         for layer in range(config.num_layers):
-            h = graph.add(GptBlock(f"block_{layer}", block), h)
+            h = graph.add(GptBlock(f"block_{layer}", config.block_config(layer)), h)
         norm = LayerNormConfig(
             normalized_dim=width, bias=config.bias, epsilon=config.norm_epsilon, trainable=config.trainable
         )

@@ -29,11 +29,11 @@ from mila.serialization.manifest import (
     hash_file,
     is_segment,
     manifest_bytes,
-    read_json_file,
     read_manifest,
 )
 from mila.serialization.safetensors_reader import SafetensorsFile
 from mila.serialization.safetensors_writer import SafetensorsWriter
+from mila.serialization.strict_json import read_json_object
 
 TensorDeclaration = tuple[str, npt.DTypeLike | str, Sequence[int]]
 """The name, the dtype and the shape of a tensor that will be written."""
@@ -239,7 +239,7 @@ class ArchiveReader(ModelArchive, ClosedAfterBlock):
             LifecycleError: the archive was closed.
             CheckpointError: no such name, or a file that is not strict JSON.
         """
-        return read_json_file(self._existing(name, _JSON), "value")
+        return read_json_object(self._existing(name, _JSON), what="value")
 
     def open_tensors(self, name: str) -> SafetensorsFile:
         """Open the tensors under a name; the caller closes the file.

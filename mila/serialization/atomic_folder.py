@@ -59,6 +59,7 @@ class AtomicFolder(FinishedAfterBlock):
             raise LifecycleError(f"{self.final}: commit of a folder that was committed or aborted before")
         try:
             with refusals(self.final, "could not be written, what was there stays"):
+                self._take_over_permissions()
                 _synchronize_tree(self.path)
                 replaced = self._take_name()
         except BaseException:
@@ -83,6 +84,14 @@ class AtomicFolder(FinishedAfterBlock):
         self._is_open = False
         discard(self.path)
         filesystem.unlock(self._lock)
+
+    def _take_over_permissions(self) -> None:
+        if not self._target.exists():
+            return
+        # Its owner has to be able to remove it, whatever the old one allowed.
+        mode = self._target.stat().st_mode & 0o7777 | 0o700
+        if mode != self.path.stat().st_mode & 0o7777:
+            filesystem.change_mode(self.path, mode)
 
     def _take_name(self) -> Path | None:
         """Let the new folder have the final name; return where the old one is now, if there was one."""
@@ -129,9 +138,9 @@ def recover_folder(final: Path | str) -> None:
         CheckpointError: the operating system refuses.
     """
     target = Path(final).absolute()
-    if target.exists() or not target.parent.is_dir():
-        return
-    with refusals(final, "could not be looked for"):
+    with refusals(final, "could not be opened"):
+        if target.exists() or not target.parent.is_dir():
+            return
         left = names_beside(target, PREVIOUS)
     for previous in left:
         _give_name_back(previous, target, final)

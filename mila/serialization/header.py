@@ -16,6 +16,7 @@ from types import MappingProxyType
 from mila.errors import CheckpointError
 from mila.serialization.dtypes import FORMAT_DTYPES
 from mila.serialization.failures import refusal, shown
+from mila.serialization.foreign_content import INCOMPLETE, foreign_content_hint
 from mila.serialization.strict_json import parse_json_object
 
 PREFIX_BYTES = 8
@@ -27,13 +28,6 @@ ALIASES_KEY = "mila.aliases"
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _LARGEST_RANK = 64
 _LARGEST_SIZE = 2**63 - 1
-_FOREIGN_STARTS = (
-    (b"version https://git-lfs", "a Git LFS pointer instead of the file: incomplete download?"),
-    (b"<", "HTML or XML instead of the file: incomplete download?"),
-    (b'{"', "JSON instead of the file: an error message, or an incomplete download?"),
-    (b"PK\x03\x04", "a zip archive, as PyTorch's .bin and .pt files are"),
-    (b"GGUF", "a GGUF file"),
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,15 +63,6 @@ class Header:
     aliases: Mapping[str, str]
 
 
-def foreign_content_hint(start: bytes) -> str | None:
-    """Return what a file is whose first bytes are `start`, if it is something well known that is not safetensors."""
-    stripped = start.lstrip().lower()
-    for signature, hint in _FOREIGN_STARTS:
-        if stripped.startswith(signature.lower()):
-            return hint
-    return None
-
-
 def header_length(start: bytes, file_size: int, path: Path | str, header_limit: int = DEFAULT_HEADER_LIMIT) -> int:
     """Return the length of the header in bytes, read from the first bytes of the file.
 
@@ -91,7 +76,7 @@ def header_length(start: bytes, file_size: int, path: Path | str, header_limit: 
         CheckpointError: too short a file, or a length that the limit or the file forbids.
     """
     if file_size < PREFIX_BYTES:
-        raise refusal(path, expected="at least 8 bytes", got=str(file_size), hint="is the download complete?")
+        raise refusal(path, expected="at least 8 bytes", got=str(file_size), hint=INCOMPLETE)
     if len(start) < PREFIX_BYTES:
         raise refusal(path, expected="8 bytes of header length", got=f"a read of {len(start)}")
     length = int.from_bytes(start[:PREFIX_BYTES], "little")
@@ -100,7 +85,7 @@ def header_length(start: bytes, file_size: int, path: Path | str, header_limit: 
         raise refusal(path, expected=f"a header of at most {header_limit} bytes", got=str(length), hint=hint)
     available = file_size - PREFIX_BYTES
     if length > available:
-        hint = hint or "is the download complete?"
+        hint = hint or INCOMPLETE
         raise refusal(path, expected=f"a header within the file's {available} bytes", got=str(length), hint=hint)
     return length
 

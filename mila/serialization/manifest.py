@@ -12,18 +12,14 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from mila.serialization.failures import operating_system_refusal, refusal, shown
-from mila.serialization.strict_json import parse_json_object
+from mila.serialization.failures import refusal, shown
+from mila.serialization.strict_json import LARGEST_JSON_FILE, read_json_object
 
 MANIFEST_NAME = "manifest.json"
 FORMAT_NAME = "mila-archive"
 FORMAT_VERSION = 1
-LARGEST_JSON_FILE = 100_000_000
 
-_LONGEST_INTEGER = 1000
-"""Digits; the states of random generators are integers of more than 64 bits."""
 _SEGMENT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.\-]{0,127}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _FIELDS = frozenset({"format", "version", "mode", "sequence", "files"})
@@ -84,22 +80,6 @@ def format_json(value: object, path: Path | str) -> bytes:
         raise refusal(path, expected="values that JSON can hold", got=str(error)) from None
 
 
-def read_json_file(path: Path, what: str) -> dict[str, Any]:
-    """Return the JSON object that a file holds, read as strictly as a header.
-
-    Raises:
-        CheckpointError: no such file, too long a one, or anything else than one strict JSON object.
-    """
-    try:
-        with path.open("rb") as file:
-            content = file.read(LARGEST_JSON_FILE + 1)
-    except OSError as error:
-        raise operating_system_refusal(path, "could not be read", error) from error
-    if len(content) > LARGEST_JSON_FILE:
-        raise refusal(path, expected=f"at most {LARGEST_JSON_FILE} bytes of JSON", got="more")
-    return parse_json_object(content, path, what=what, longest_integer=_LONGEST_INTEGER)
-
-
 def manifest_bytes(manifest: Manifest, path: Path) -> bytes:
     """Return the text of a manifest."""
     files = {name: {"bytes": record.size, "sha256": record.sha256} for name, record in manifest.files.items()}
@@ -124,7 +104,7 @@ def read_manifest(folder: Path) -> Manifest:
         raise refusal(folder, expected="the folder of an archive", got="none")
     if not path.is_file():
         raise refusal(folder, expected=f"an archive with a {MANIFEST_NAME}", got="none: unfinished, or no archive")
-    fields = read_json_file(path, "manifest")
+    fields = read_json_object(path, what="manifest")
     if fields.get("format") != FORMAT_NAME:
         raise refusal(path, expected=f"the format {FORMAT_NAME}", got=shown(fields.get("format")))
     version = fields.get("version")

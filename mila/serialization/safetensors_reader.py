@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import mmap
 import os
-import stat
 import threading
 from collections.abc import Mapping
-from io import FileIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -30,6 +28,7 @@ from mila.serialization.header import (
     header_length,
     parse_header,
 )
+from mila.serialization.regular_file import open_regular_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -65,7 +64,7 @@ class SafetensorsFile(ClosedAfterBlock):
         self._absolute_path = self._path.absolute()
         self._lock = threading.Lock()
         self._map: mmap.mmap | None = None
-        self._file = _open(self._path, self._absolute_path)
+        self._file = open_regular_file(self._path)
         try:
             self._identity = _identity(os.fstat(self._file.fileno()))
             self._header = self._read_header(header_limit)
@@ -243,20 +242,6 @@ class SafetensorsFile(ClosedAfterBlock):
 
 def _identity(status: os.stat_result) -> _Identity:
     return _Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
-
-
-def _open(path: Path, absolute_path: Path) -> FileIO:
-    try:
-        is_file = stat.S_ISREG(absolute_path.stat().st_mode)
-        # Opening a pipe would wait for its other end.
-        file = FileIO(absolute_path) if is_file else None
-    except OSError as error:
-        raise operating_system_refusal(path, "could not be opened", error) from error
-    except ValueError as error:
-        raise refusal(shown(str(path)), expected="a path that the system can open", got=str(error)) from error
-    if file is None:
-        raise refusal(path, expected="a file", got="a folder or a device")
-    return file
 
 
 def _check_booleans(path: Path, entry: TensorEntry, content: Array) -> None:

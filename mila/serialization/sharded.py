@@ -1,15 +1,17 @@
-"""Reading tensors that an index spreads over several safetensors files, and finding out which kind a path leads to.
+"""Reading tensors that an index spreads over several safetensors files.
 
 An index, ``model.safetensors.index.json``, maps every tensor's name to the file, in the same folder, that holds it.
-Everything it says is checked against the files before any tensor is handed out.
+Everything it says is checked against the files before any tensor is handed out. Files that it does not name are no
+part of it, whatever they are called: folders of published models hold the same weights twice.
 """
 
 from __future__ import annotations
 
 import contextlib
 import re
+import stat
 from collections import defaultdict
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -18,17 +20,16 @@ import numpy as np
 
 from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
+from mila.serialization.foreign_content import INCOMPLETE
 from mila.serialization.header import DEFAULT_HEADER_LIMIT, TensorEntry
 from mila.serialization.safetensors_reader import SafetensorsFile
-from mila.serialization.strict_json import parse_json_object
-from mila.serialization.tensor_source import TensorSource
+from mila.serialization.strict_json import read_json_object
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 SINGLE_FILE_NAME = "model.safetensors"
 INDEX_NAME = "model.safetensors.index.json"
-_INDEX_ENDING = ".index.json"
-_NUMBERED_SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})(?P<ending>\.safetensors)")
+NUMBERED_SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5,9})-of-(?P<count>\d{5,9})(?P<ending>\.safetensors)")
 
 
 class ShardedTensors(ClosedAfterBlock):
@@ -39,7 +40,8 @@ class ShardedTensors(ClosedAfterBlock):
     Args:
         path: the index, or the folder that holds ``model.safetensors.index.json``.
         header_limit: the longest header that is accepted of a shard, in bytes.
-        follow_links: accept shards that are links out of the folder, as the Hugging Face cache has them.
+        follow_links: accept shards that are links to anywhere; links from a snapshot of the Hugging Face cache to the
+            blobs of its repository are accepted without it.
 
     Raises:
         CheckpointError: a malformed index or shard; a shard outside the folder, or missing; a tensor that is not in
@@ -50,7 +52,7 @@ class ShardedTensors(ClosedAfterBlock):
         self, path: Path | str, header_limit: int = DEFAULT_HEADER_LIMIT, *, follow_links: bool = False
     ) -> None:
         given = Path(path)
-        self._path = given / INDEX_NAME if _leads_to(given, Path.is_dir) else given
+        self._path = given / INDEX_NAME if leads_to_folder(given) else given
         shard_of = _read_index(self._path, header_limit)
         shard_names = sorted(set(shard_of.values()))
         _check_numbering(shard_names, self._path)
@@ -121,41 +123,8 @@ class ShardedTensors(ClosedAfterBlock):
         return shard
 
 
-def open_tensors(
-    path: Path | str, header_limit: int = DEFAULT_HEADER_LIMIT, *, follow_links: bool = False
-) -> TensorSource:
-    """Open a safetensors file, an index, or a folder that holds the one or the other.
-
-    Raises:
-        CheckpointError: a folder with both or with neither, or what `SafetensorsFile` and `ShardedTensors` refuse.
-    """
-    given = Path(path)
-    if not _leads_to(given, Path.is_dir):
-        if given.name.endswith(_INDEX_ENDING):
-            return ShardedTensors(given, header_limit, follow_links=follow_links)
-        return SafetensorsFile(given, header_limit)
-    single, index = given / SINGLE_FILE_NAME, given / INDEX_NAME
-    if single.exists() and index.exists():
-        got = "both"
-    elif index.exists():
-        return ShardedTensors(index, header_limit, follow_links=follow_links)
-    elif single.exists():
-        return SafetensorsFile(single, header_limit)
-    else:
-        others = sorted(each.name for each in given.glob("*.safetensors"))
-        got = f"neither, but {shown(others)}" if others else "neither"
-    raise refusal(given, expected=f"either {SINGLE_FILE_NAME} or {INDEX_NAME}", got=got, hint="name the file to open")
-
-
 def _read_index(path: Path, limit: int) -> dict[str, str]:
-    try:
-        size = path.stat().st_size
-        content = path.read_bytes() if size <= limit else b""
-    except OSError as error:
-        raise operating_system_refusal(path, "could not be read", error) from error
-    if size > limit:
-        raise refusal(path, expected=f"an index of at most {limit} bytes", got=str(size))
-    shard_of = parse_json_object(content, path, what="index").get("weight_map")
+    shard_of = read_json_object(path, what="index", limit=limit).get("weight_map")
     if not isinstance(shard_of, dict):
         raise refusal(path, expected="a weight_map that maps tensors to files", got=shown(shard_of))
     for name, shard in shard_of.items():
@@ -168,13 +137,13 @@ def _check_numbering(shard_names: list[str], path: Path) -> None:
     """Check that of a family ``model-00001-of-0000N.safetensors`` every number is there, and no other family."""
     families: defaultdict[tuple[str, str], set[int]] = defaultdict(set)
     for name in shard_names:
-        match = _NUMBERED_SHARD.fullmatch(name)
+        match = NUMBERED_SHARD.fullmatch(name)
         if match is not None:
             families[match["stem"], match["count"]].add(int(match["number"]))
     for (stem, count), numbers in families.items():
         if len(numbers) != int(count) or max(numbers) != int(count) or min(numbers) != 1:
             expected = f"the shards 1 to {int(count)} of {shown(stem)}"
-            raise refusal(path, expected=expected, got=shown(sorted(numbers)), hint="is the download complete?")
+            raise refusal(path, expected=expected, got=shown(sorted(numbers)), hint=INCOMPLETE)
     if len(families) > 1:
         raise refusal(path, expected="one family of shards", got=shown(sorted(stem for stem, _ in families)))
 
@@ -184,18 +153,35 @@ def _shard_path(index: Path, name: str, follow_links: bool) -> Path:
     if not parts or any(part in ("..", "/", "//") or set(part) & set("\\:\0") for part in parts):
         raise refusal(index, expected="a shard inside the index's folder", got=shown(name))
     path = index.parent.joinpath(*parts)
-    if not _leads_to(path, Path.is_file):
-        raise refusal(index, expected=f"the shard {shown(name)}", got="no such file", hint="is the download complete?")
-    if not follow_links and not path.resolve().is_relative_to(index.parent.resolve()):
+    try:
+        is_file = stat.S_ISREG(path.stat().st_mode)
+    except PermissionError as error:
+        raise operating_system_refusal(path, "could not be opened", error) from error
+    except (OSError, ValueError):
+        is_file = False
+    if not is_file:
+        raise refusal(index, expected=f"the shard {shown(name)}", got="no such file", hint=INCOMPLETE)
+    if not follow_links and not _may_lead_to(index.parent.resolve(), path.resolve()):
         hint = "pass follow_links=True to accept it"
         raise refusal(index, expected="a shard inside the index's folder", got=f"the link {shown(name)}", hint=hint)
     return path
 
 
-def _leads_to(path: Path, is_kind: Callable[[Path], bool]) -> bool:
-    """Whether a path leads to the kind of thing that `is_kind` knows; a name the system cannot take leads nowhere."""
+def _may_lead_to(folder: Path, file: Path) -> bool:
+    """Whether a file belongs to a folder: inside it, or among the blobs of the cached repository it is a snapshot of.
+
+    The Hugging Face cache has ``REPOSITORY/snapshots/REVISION/[SUBFOLDER/]FILE``, a link into ``REPOSITORY/blobs``.
+    """
+    if file.is_relative_to(folder):
+        return True
+    snapshots = (parent for parent in folder.parents if parent.name == "snapshots")
+    return any(file.parent == (each.parent / "blobs").resolve() for each in snapshots)
+
+
+def leads_to_folder(path: Path) -> bool:
+    """Whether a path leads to a folder; a name the system cannot take leads nowhere."""
     try:
-        return is_kind(path)
+        return path.is_dir()
     except (OSError, ValueError):
         return False
 

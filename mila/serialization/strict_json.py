@@ -1,18 +1,28 @@
 """JSON as the specification has it, read without trust: what the ``json`` module lets pass is refused here.
 
-Refused: text that is not UTF-8, NUL bytes, repeated keys at any level, ``NaN`` and ``Infinity``, integers of many
-digits, lone surrogates, nesting too deep to follow. The Python objects made are in proportion to the text.
+Refused: text that is not UTF-8, NUL bytes, repeated keys at any level, ``NaN`` and ``Infinity``, numbers too large for
+a float, integers of many digits, lone surrogates, nesting too deep to follow. The Python objects made are in proportion
+to the text.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import re
+from io import BufferedReader
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from mila.errors import CheckpointError
-from mila.serialization.failures import refusal, shown
+from mila.serialization.failures import refusal, refusals, shown
+from mila.serialization.foreign_content import INCOMPLETE, foreign_content_hint
+from mila.serialization.regular_file import open_regular_file
+
+LARGEST_JSON_FILE = 100_000_000
+"""Bytes; the tokenizers of large vocabularies take tens of millions."""
+_LONGEST_INTEGER_IN_A_FILE = 1000
+"""Digits; the states of random generators are integers of more than 64 bits, a tokenizer's "no limit" is 10**30."""
 
 _SURROGATE_ESCAPE = re.compile(r"\\u[dD][89a-fA-F]")
 _WHITE_SPACE = b" \t\n\r"
@@ -20,6 +30,25 @@ _WHITE_SPACE = b" \t\n\r"
 
 class _RefusedTextError(ValueError):
     """Raised inside the hooks of the ``json`` module; carries what came."""
+
+
+def read_json_object(path: Path | str, *, what: str = "file", limit: int = LARGEST_JSON_FILE) -> dict[str, Any]:
+    """Return the JSON object that a file holds, such as a ``config.json``, read as strictly as a header.
+
+    Args:
+        path: the file; links are followed.
+        what: what the text is, for the error: ``"config"``.
+        limit: the longest file that is read, in bytes.
+
+    Raises:
+        CheckpointError: no such file, one that may not be read, too long a one, or anything else than one strict JSON
+            object; an empty file, a Git LFS pointer and HTML are called that.
+    """
+    with BufferedReader(open_regular_file(Path(path))) as file, refusals(path, "could not be read"):
+        content = file.read(limit + 1)
+    if len(content) > limit:
+        raise refusal(path, expected=f"at most {limit} bytes of JSON", got="more")
+    return parse_json_object(content, path, what=what, longest_integer=_LONGEST_INTEGER_IN_A_FILE)
 
 
 def parse_json_object(data: bytes, path: Path | str, *, what: str, longest_integer: int = 20) -> dict[str, object]:
@@ -40,6 +69,7 @@ def parse_json_object(data: bytes, path: Path | str, *, what: str, longest_integ
             text,
             object_pairs_hook=_object_without_repeated_keys,
             parse_constant=_refuse_constant,
+            parse_float=_finite,
             parse_int=lambda digits: _integer(digits, longest_integer),
         )
     except _RefusedTextError as error:
@@ -71,7 +101,8 @@ def _decode(data: bytes, path: Path | str, what: str) -> str:
 
 def _unexpected_start(data: bytes, path: Path | str, what: str) -> CheckpointError:
     got = shown(data[:16]) if data else "nothing"
-    return refusal(path, expected=f"a {what} that starts with '{{'", got=got)
+    hint = foreign_content_hint(data) if data.strip(_WHITE_SPACE) else INCOMPLETE
+    return refusal(path, expected=f"a {what} that starts with '{{'", got=got, hint=hint)
 
 
 def _object_without_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -87,6 +118,13 @@ def _object_without_repeated_keys(pairs: list[tuple[str, object]]) -> dict[str, 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise _RefusedTextError(name)
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise _RefusedTextError(f"the number {shown(text)}, beyond every float")
+    return value
 
 
 def _integer(digits: str, longest: int) -> int | float:

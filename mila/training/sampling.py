@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from mila.core import Position, TrainingStep
+from mila.core import TrainingStep
 from mila.errors import ConfigurationError, DataError
+from mila.generation import GenerationConfig, Sampler
 from mila.kernels.signatures import Array
 from mila.models import LanguageModel
 from mila.training.tokenization import BaseTokenizer, TokenArray
@@ -27,7 +26,8 @@ def sample_text(
 ) -> str:
     """Return ``length`` tokens that follow ``prompt``, as text.
 
-    Each token is drawn from the logits of the last T tokens, T being the built sequence length.
+    Each token is drawn from the logits of the last T tokens, T being the built sequence length: where
+    :func:`mila.generation.generate` ends at the context's limit, this goes on over a window that slides.
 
     Args:
         source: a built training step, or a language model that was built for inference.
@@ -40,92 +40,40 @@ def sample_text(
 
     Raises:
         DataError: an empty prompt, or a character that the tokenizer does not know.
-        ConfigurationError: a length below 0, a temperature that is negative or not finite, ``top_k`` below 1.
+        ConfigurationError: a length below 0, or a language model that was built for training.
         LifecycleError: not built.
+        pydantic.ValidationError: a temperature that is negative or not finite, ``top_k`` below 1, a negative seed.
     """
     if length < 0:
         raise ConfigurationError(f"length: expected 0 or more, got {length}")
-    check_sampling(temperature, top_k)
+    config = GenerationConfig(temperature=temperature, top_k=top_k, seed=seed)
     ids = tokenizer.encode(prompt)
     if ids.size == 0:
         raise DataError("prompt: expected at least one token, got none")
-    logits = _StepLogits(source) if isinstance(source, TrainingStep) else _ModelLogits(source)
+    window, vocabulary = _window_and_vocabulary(source)
+    sampler = Sampler(config, vocabulary, source.dtype, [ids])
     tokens = np.empty(ids.size + length, np.int32)
     tokens[: ids.size] = ids
-    generator = np.random.Generator(np.random.PCG64(seed))
     for count in range(ids.size, tokens.size):
-        tokens[count] = next_token(logits.after(tokens[:count]), temperature, top_k, generator)
+        tokens[count] = sampler.choose(0, _last_logits(source, tokens[max(0, count - window) : count]))
     return tokenizer.decode(tokens[ids.size :])
 
 
-def check_sampling(temperature: float, top_k: int | None) -> None:
-    """Refuse a temperature or a ``top_k`` without meaning.
-
-    Raises:
-        ConfigurationError: names the option.
-    """
-    if not (math.isfinite(temperature) and temperature >= 0):
-        raise ConfigurationError(f"temperature: expected a finite number of at least 0, got {temperature}")
-    if top_k is not None and top_k < 1:
-        raise ConfigurationError(f"top_k: expected 1 or more, got {top_k}")
+def _window_and_vocabulary(source: TrainingStep | LanguageModel[Any]) -> tuple[int, int]:
+    """The built sequence length T, and the number of logits V."""
+    if isinstance(source, LanguageModel):
+        return source.decoding_session.context_length, source.decoding_session.vocabulary
+    source.require_built("sample_text")
+    context = source.network.build_context
+    length = 0 if context is None else next(iter(context.input_shapes.values()))[1]
+    return length, source.network.config.vocab_size
 
 
-def next_token(
-    logits: NDArray[np.float64], temperature: float, top_k: int | None, generator: np.random.Generator
-) -> int:
-    """Draw one id from logits (V,): softmax of ``logits / temperature`` over the ``top_k`` largest."""
-    if temperature == 0:
-        return int(np.argmax(logits))
-    order = np.argsort(-logits, kind="stable")[:top_k]
-    scaled = (logits[order] - logits[order[0]]) / temperature
-    cumulative = np.cumsum(np.exp(scaled))
-    place = np.searchsorted(cumulative, generator.random() * cumulative[-1], side="right")
-    return int(order[min(int(place), order.size - 1)])
-
-
-class _StepLogits:
-    """Of a training step: the whole window again for every token."""
-
-    def __init__(self, step: TrainingStep) -> None:
-        step.require_built("sample_text")
-        self._step = step
-        self._window = _built_shape(step)[1]
-
-    def after(self, tokens: TokenArray) -> NDArray[np.float64]:
-        """Logits (V,) of the token that follows."""
-        return _last_row(self._step.logits(np.ascontiguousarray(tokens[-self._window :])[None]))
-
-
-class _ModelLogits:
-    """Of an inference build: only the new tokens while the cache has room, the whole window again afterwards."""
-
-    def __init__(self, model: LanguageModel[Any]) -> None:
-        model.require_built("sample_text")
-        if not model.is_inference_mode:
-            raise ConfigurationError(f"{model.path}: expected a training step, or a model built for inference")
-        context = model.build_context
-        self._model = model
-        self._chunk = _built_shape(model)[1]
-        self._window = self._chunk if context is None or context.max_seq_len is None else context.max_seq_len
-        self._cached = 0
-
-    def after(self, tokens: TokenArray) -> NDArray[np.float64]:
-        """Logits (V,) of the token that follows."""
-        window = tokens[-self._window :]
-        start = self._cached if tokens.size <= self._window else 0
-        for first in range(start, window.size, self._chunk):
-            part = np.ascontiguousarray(window[first : first + self._chunk])[None]
-            output = self._model.forward(part, position=Position(first))
-        self._cached = window.size
-        return _last_row(output)
-
-
-def _built_shape(component: TrainingStep | LanguageModel[Any]) -> tuple[int, ...]:
-    context = component.build_context
-    if context is None:
-        return ()
-    return next(iter(context.input_shapes.values()))
-
-
-def _last_row(logits: Array) -> NDArray[np.float64]:
-    return np.asarray(logits[0, -1], np.float64)
+def _last_logits(source: TrainingStep | LanguageModel[Any], window: TokenArray) -> Array:
+    """Logits (V,) after a window; of a language model only what its cache lacks is computed."""
+    if isinstance(source, LanguageModel):
+        logits: Array = source.prefill([window])
+    else:
+        logits = source.logits(window[None])[:, -1]
+    last: Array = logits[0]
+    return last

@@ -156,7 +156,7 @@ def test_weights_of_another_dtype_are_converted_some_rows_at_a_time(tmp_path: Pa
     values = {"weight": rng.standard_normal((900, 700)), "bias": rng.standard_normal(900)}
     save_tensors(tmp_path / "w.safetensors", values)
 
-    from mila.core.state import load_tensors
+    from mila.core.loading import load_tensors
     from mila.serialization import open_tensors
 
     with open_tensors(tmp_path / "w.safetensors") as source:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from tests.kernels.elementwise_cases import activation_cases, flat_cases
 from tests.kernels.embedding_cases import embedding_cases, position_cases
+from tests.kernels.head_norm_cases import head_norm_cases
 from tests.kernels.linear_cases import linear_cases
 from tests.kernels.loss_cases import loss_cases, optimizer_cases
 from tests.kernels.normalization_cases import layer_norm_cases, rms_norm_cases, softmax_cases
@@ -14,6 +15,7 @@ CASES = (
     *linear_cases(),
     *layer_norm_cases(),
     *rms_norm_cases(),
+    *head_norm_cases(),
     *softmax_cases(),
     *embedding_cases(),
     *position_cases(),

@@ -46,16 +46,29 @@ def test_no_kernel_allocates_an_array(
     scalars = (*heads, *option, p.scale)
     assert peak(lambda: kernels.attention_forward(output, log_sum_exp, p.qkv, *scalars, first)) < limit
     assert peak(lambda: kernels.attention_backward(dqkv, log_sum_exp, p.dy, output, p.qkv, *scalars, second)) < limit
-    keys = np.zeros((batch, heads[1], length, heads[2]), np.float32)
-    values = keys.copy()
-    third = np.empty(kernels.attention_cached_workspace(length, length, *heads), np.float32)
-    starts, lengths = [0] * batch, [length] * batch
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("window", [0, 50])
+@pytest.mark.parametrize("heads", [(12, 12, 64), (12, 3, 64), (4, 1, 64)], ids=str)
+@pytest.mark.parametrize("chunk", [1, 384])
+def test_attention_with_a_cache_allocates_no_array(
+    chunk: int, heads: tuple[int, int, int], window: int, threads: int
+) -> None:
+    """With a window, the cache is a ring that wraps within the chunk, and within the window of a single position."""
+    kernels, p = CpuKernels(threads), problem((2, chunk, *heads), (True, window), np.float32)
+    capacity = max(window - 1, 0) + 384
+    start = (capacity + 20 if window else capacity) - chunk
+    keys = np.zeros((2, heads[1], capacity, heads[2]), np.float32)
+    values, output = keys.copy(), np.empty_like(p.dy)
+    workspace = np.empty(kernels.attention_cached_workspace(chunk, capacity, *heads, window), np.float32)
 
     def cached() -> None:
-        window = option[1]
-        kernels.attention_cached(output, keys, values, p.qkv, starts, lengths, heads[0], window, p.scale, third)
+        kernels.attention_cached(
+            output, keys, values, p.qkv, [start] * 2, [chunk] * 2, heads[0], window, p.scale, workspace
+        )
 
-    assert peak(cached) < limit
+    assert peak(cached) < (40_000 if chunk == 1 else 120_000) * (threads + 1)
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
@@ -65,7 +78,8 @@ def test_workspaces_grow_no_faster_than_the_length(heads: tuple[int, int, int]) 
         for workspace in (kernels.attention_forward_workspace, kernels.attention_backward_workspace):
             assert workspace(2 * length, *heads) <= 2.1 * workspace(length, *heads)
         cached = kernels.attention_cached_workspace
-        assert cached(512, 2 * length, *heads) <= 2.1 * cached(512, length, *heads)
+        for window in (0, 300):
+            assert cached(512, 2 * length, *heads, window) <= 2.1 * cached(512, length, *heads, window)
 
 
 @pytest.mark.parametrize("heads", HEADS, ids=str)
@@ -75,8 +89,18 @@ def test_a_shorter_call_never_needs_more_workspace(heads: tuple[int, int, int]) 
     for workspace in (kernels.attention_forward_workspace, kernels.attention_backward_workspace):
         sizes = [workspace(length, *heads) for length in lengths]
         assert sizes == sorted(sizes)
-    sizes = [kernels.attention_cached_workspace(length, 1024, *heads) for length in lengths]
-    assert sizes == sorted(sizes)
+    for window in (0, 300):
+        sizes = [kernels.attention_cached_workspace(length, 1024, *heads, window) for length in lengths]
+        assert sizes == sorted(sizes)
+
+
+@pytest.mark.parametrize("heads", HEADS, ids=str)
+@pytest.mark.parametrize("length", [1, 20, 300, 3000])
+def test_only_a_window_takes_workspace_for_caches_that_wrap(length: int, heads: tuple[int, int, int]) -> None:
+    kernels = CpuKernels(2)
+    plain = kernels.attention_cached_workspace(length, length, *heads, 0)
+    assert plain == kernels.attention_forward_workspace(length, *heads)
+    assert kernels.attention_cached_workspace(length, length, *heads, 9) <= 2 * plain
 
 
 def test_workspaces_do_not_depend_on_the_threads() -> None:
@@ -87,7 +111,8 @@ def test_workspaces_do_not_depend_on_the_threads() -> None:
             for size in (
                 kernels.attention_forward_workspace(300, *heads),
                 kernels.attention_backward_workspace(300, *heads),
-                kernels.attention_cached_workspace(20, 300, *heads),
+                kernels.attention_cached_workspace(20, 300, *heads, 0),
+                kernels.attention_cached_workspace(20, 300, *heads, 281),
             )
         ]
 

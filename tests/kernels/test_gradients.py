@@ -104,6 +104,26 @@ def test_rms_norm(unit_offset: float) -> None:
         assert_gradient(gradient, forward, variable, dy)
 
 
+def test_head_norm() -> None:
+    heads, kv_heads = 3, 2
+    x, dy = random(ROWS, 7 * COLUMNS), random(7 * COLUMNS, ROWS).T.copy()
+    weights = random(COLUMNS), random(1, COLUMNS)[0]
+    normal, rstd = np.empty((ROWS, 5 * COLUMNS)), np.empty((ROWS, 5))
+    workspace = np.empty(KERNELS.head_norm_backward_workspace(ROWS, heads, kv_heads, COLUMNS))
+
+    def forward() -> Array:
+        y = np.empty_like(x)
+        KERNELS.head_norm_forward(y, normal, rstd, x, *weights, heads, kv_heads, 1e-5, workspace)
+        return y
+
+    forward()
+    dx, dquery, dkey = np.empty_like(x), np.empty(COLUMNS), np.empty(COLUMNS)
+    saved = normal.copy(), rstd.copy()
+    KERNELS.head_norm_backward(dx, dquery, dkey, *saved, dy, *weights, heads, kv_heads, False, workspace)
+    for gradient, variable in ((dx, x), (dquery, weights[0]), (dkey, weights[1])):
+        assert_gradient(gradient, forward, variable, dy)
+
+
 @pytest.mark.parametrize("axis", [-1, 0, 1])
 def test_softmax(axis: int) -> None:
     x, dy = random(3, 4, 5), random(5, 4, 3).T.copy()

@@ -27,10 +27,14 @@ SHAPES = (
 ONE, TWO, THREE = CpuKernels(1), CpuKernels(2), CpuKernels(3)
 
 
+def frequencies(rotary_dim: int, theta: float = 10000.0) -> list[float]:
+    return [float(theta ** (-2.0 * index / rotary_dim)) for index in range(rotary_dim // 2)]
+
+
 def tables(positions: int, rotary_dim: int, dtype: type, theta: float = 10000.0) -> tuple[Array, Array]:
     cosine: Array = np.full((positions, rotary_dim // 2), np.nan, dtype)
     sine: Array = np.full_like(cosine, np.nan)
-    ONE.rope_tables(cosine, sine, theta)
+    ONE.rope_tables(cosine, sine, frequencies(rotary_dim, theta))
     return cosine, sine
 
 
@@ -64,7 +68,7 @@ def turned_as_complex_numbers(
     half = rotary_dim // 2
     output = x.astype(np.float64).reshape(batch, length, heads + others, head_dim)
     position = np.asarray(starts)[:, None] + np.arange(length)
-    angle = position[:, :, None, None] * 10000.0 ** (-np.arange(half) / half)
+    angle = position[:, :, None, None] * np.array(frequencies(rotary_dim))
     pairs = output[:, :, :heads, :half] + 1j * output[:, :, :heads, half:rotary_dim]
     pairs *= np.exp(-1j * angle if inverse else 1j * angle)
     output[:, :, :heads, :half] = pairs.real
@@ -130,13 +134,25 @@ def test_a_row_that_starts_later_equals_the_tail_of_a_longer_one() -> None:
 @pytest.mark.parametrize("rotary_dim", [64, 16])
 def test_tables_are_rounded_once_from_float64(rotary_dim: int, theta: float) -> None:
     positions = 3000
-    index = np.arange(rotary_dim // 2)
-    angle = np.arange(positions)[:, None] * theta ** (-2.0 * index / rotary_dim)
+    angle = np.arange(positions)[:, None] * np.array(frequencies(rotary_dim, theta))
     for dtype, tolerance in ((np.float32, 6e-8), (np.float64, 1e-12)):
         cosine, sine = tables(positions, rotary_dim, dtype, theta)
         assert cosine.dtype == sine.dtype == dtype
         assert np.abs(cosine - np.cos(angle)).max() < tolerance
         assert np.abs(sine - np.sin(angle)).max() < tolerance
+
+
+@pytest.mark.parametrize("dtype", TOLERANCES)
+def test_any_frequencies_will_do_and_one_table_may_be_left_out(dtype: type) -> None:
+    given = [3.0, 0.0, -0.25]
+    cosine: Array = np.full((100, 3), np.nan, dtype)
+    sine: Array = np.full_like(cosine, np.nan)
+    ONE.rope_tables(cosine, None, given)
+    assert np.isnan(sine).all()
+    ONE.rope_tables(None, sine, given)
+    angle = np.arange(100)[:, None] * np.array(given)
+    assert np.array_equal(cosine, np.cos(angle).astype(dtype))
+    assert np.array_equal(sine, np.sin(angle).astype(dtype))
 
 
 @pytest.mark.parametrize("threads", [1, 2, 3])

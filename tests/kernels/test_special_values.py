@@ -86,6 +86,17 @@ def test_norms_keep_nan_in_its_row(dtype: str) -> None:
 
 
 @both_dtypes
+def test_norms_of_heads_keep_nan_in_its_head(dtype: str) -> None:
+    x = np.random.default_rng(1).standard_normal((2, 5 * 4)).astype(dtype)
+    x[1, 4 + 2] = math.nan
+    ones, y, rstd, workspace = np.ones(4, dtype), np.empty_like(x), np.empty((2, 4), dtype), np.empty(3 * 16, dtype)
+    KERNELS.head_norm_forward(y, None, rstd, x, ones, ones, 3, 1, 1e-5, workspace)
+    is_nan = np.isnan(y).reshape(2, 5, 4)
+    np.testing.assert_array_equal(is_nan.all(axis=2), is_nan.any(axis=2))
+    np.testing.assert_array_equal(np.argwhere(is_nan.any(axis=2)), [[1, 1]])
+
+
+@both_dtypes
 def test_cross_entropy_of_extreme_logits(dtype: str) -> None:
     logits = np.array([[1e4, 0.0, -1e4], [-math.inf, 0.0, 0.0], [math.nan, 0.0, 0.0]], dtype)
     loss, sums = np.empty(1, dtype), np.empty(3, dtype)

@@ -14,12 +14,16 @@ from mila.components import (
     ActivationConfig,
     Attention,
     AttentionConfig,
+    HeadNorm,
+    HeadNormConfig,
     LayerNorm,
     LayerNormConfig,
     LearnedPositionEncoding,
     LearnedPositionEncodingConfig,
     Linear,
     LinearConfig,
+    LinearScaling,
+    Llama3Scaling,
     Residual,
     ResidualConfig,
     RmsNorm,
@@ -82,6 +86,9 @@ def _normalizations() -> Iterator[ComponentCase]:
         for offset in (0.0, 1.0):
             rms_norm = RmsNormConfig(normalized_dim=13, bias=bias, epsilon=1e-6 if bias else 0.25, unit_offset=offset)
             yield ComponentCase(f"rms_norm_bias_{bias}_offset_{offset:g}", RmsNorm, rms_norm, shape)
+    for epsilon in (1e-6, 0.25):
+        heads = HeadNormConfig(num_heads=3, num_kv_heads=2, head_dim=6, epsilon=epsilon)
+        yield ComponentCase(f"head_norm_epsilon_{epsilon:g}", HeadNorm, heads, ((2, 5, heads.packed_width),))
     for axis in (-1, 1, 0):
         yield ComponentCase(f"softmax_axis_{axis}", Softmax, SoftmaxConfig(axis=axis), ((3, 5, 7),), magnitude=8.0)
 
@@ -115,6 +122,10 @@ def _positions() -> Iterator[ComponentCase]:
     for rotary_dim in (None, 4):
         config = RopeConfig(num_heads=3, num_kv_heads=1, head_dim=8, theta=500.0, rotary_dim=rotary_dim, max_seq_len=13)
         yield ComponentCase(f"rope_{rotary_dim or 'all'}", Rope, config, ((2, 13, config.packed_width),))
+    llama3 = Llama3Scaling(factor=8.0, low_frequency_factor=0.5, high_frequency_factor=4.0, original_max_seq_len=100)
+    for name, scaling in (("linear", LinearScaling(factor=2.5)), ("llama3", llama3)):
+        turned = RopeConfig(num_heads=3, num_kv_heads=1, head_dim=8, theta=500.0, scaling=scaling, max_seq_len=13)
+        yield ComponentCase(f"rope_{name}", Rope, turned, ((2, 13, turned.packed_width),))
     table = LearnedPositionEncodingConfig(max_seq_len=9, embedding_dim=11)
     yield ComponentCase("positions", LearnedPositionEncoding, table, ((2, 7, 11),))
 

@@ -9,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from mila.components import SoftmaxCrossEntropy, SoftmaxCrossEntropyConfig
+from mila.components import Llama3Scaling, SoftmaxCrossEntropy, SoftmaxCrossEntropyConfig
 from mila.core import BuildContext, RuntimeMode, TrainingStep
 from mila.devices import ExecutionContext
 from mila.kernels.signatures import Array
@@ -30,6 +30,9 @@ IGNORED = -100
 #: Attention does not depend on the biases of its keys: their gradient is rounding noise, and AdamW would turn noise as
 #: large as its epsilon into steps as large as the learning rate. So where there are biases, epsilon is above the noise.
 ABOVE_NOISE = 1e-5
+
+#: Besides the default, which all other cases have.
+ATTENTION_SCALINGS: tuple[Literal["none", "head_dim_and_layer"], ...] = ("none", "head_dim_and_layer")
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,47 @@ MODEL_CASES = (
         AdamWConfig(maximum_norm=1.0),
         shape=(2, 13),
         ignored=2,
+    ),
+    ModelCase(
+        "llama_every_option",
+        LlamaConfig(
+            vocab_size=17,
+            embedding_dim=8,
+            hidden_dim=10,
+            num_layers=2,
+            num_heads=4,
+            num_kv_heads=2,
+            head_dim=6,
+            max_seq_len=13,
+            rope_theta=500.0,
+            rope_scaling=Llama3Scaling(
+                factor=8.0, low_frequency_factor=0.5, high_frequency_factor=4.0, original_max_seq_len=100
+            ),
+            sliding_window=4,
+            sliding_layers=(1,),
+            qkv_bias=True,
+            out_bias=True,
+            mlp_bias=True,
+            qk_norm=True,
+            gate_activation="gelu_tanh",
+        ),
+        AdamWConfig(epsilon=ABOVE_NOISE),
+    ),
+    *(
+        ModelCase(
+            f"gpt_attention_scaling_{scaling}",
+            GptConfig(
+                vocab_size=17,
+                embedding_dim=8,
+                hidden_dim=10,
+                num_layers=2,
+                num_heads=2,
+                max_seq_len=13,
+                attention_scaling=scaling,
+            ),
+            AdamWConfig(epsilon=ABOVE_NOISE),
+        )
+        for scaling in ATTENTION_SCALINGS
     ),
 )
 

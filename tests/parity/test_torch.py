@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
+from mila.components import LinearScaling, Llama3Scaling
 from mila.core import BuildContext, Position, RuntimeMode
 from mila.kernels.signatures import Array
 from mila.models import GptConfig, LlamaConfig
@@ -120,6 +121,7 @@ def random_case(seed: int) -> ModelCase:
             max_seq_len=longest,
             bias=bool(drawn(0, 1)),
             activation=("gelu", "gelu_tanh", "quick_gelu", "silu", "mish")[drawn(0, 4)],
+            attention_scaling=("head_dim", "none", "head_dim_and_layer")[drawn(0, 2)],
             tie_word_embeddings=tied,
         )
     else:
@@ -133,10 +135,30 @@ def random_case(seed: int) -> ModelCase:
             head_dim=head_dim,
             max_seq_len=longest,
             rope_theta=float(generator.uniform(10.0, 1e6)),
-            sliding_window=drawn(1, length) if drawn(0, 1) else None,
             tie_word_embeddings=tied,
+            **llama_options(generator, layers, length),
         )
     return ModelCase(f"random_{seed}", config, optimizer, (batch, length), drawn(0, length - 1))
+
+
+def llama_options(generator: np.random.Generator, layers: int, length: int) -> dict[str, Any]:
+    """Windows, scaling of frequencies, biases, norms of heads and the gate of a Llama, drawn."""
+    options: dict[str, Any] = {
+        name: bool(generator.integers(2)) for name in ("qkv_bias", "out_bias", "mlp_bias", "qk_norm")
+    }
+    options["gate_activation"] = ("silu", "gelu", "gelu_tanh", "mish")[generator.integers(4)]
+    factor, low = generator.uniform(0.5, 32.0), generator.uniform(0.1, 2.0)
+    llama3 = Llama3Scaling(
+        factor=factor,
+        low_frequency_factor=low,
+        high_frequency_factor=low * generator.uniform(1.1, 9.0),
+        original_max_seq_len=int(generator.integers(1, 200)),
+    )
+    options["rope_scaling"] = (None, LinearScaling(factor=factor), llama3)[generator.integers(3)]
+    if generator.integers(2):
+        options["sliding_window"] = int(generator.integers(1, length + 1))
+        options["sliding_layers"] = tuple(range(int(generator.integers(layers)), layers, 2))
+    return options
 
 
 def full_logits(case: ModelCase, dtype: str, parameters: dict[str, Array], ids: Array) -> Array:

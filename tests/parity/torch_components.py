@@ -11,6 +11,7 @@ from torch.nn import functional
 from mila.components import (
     ActivationConfig,
     AttentionConfig,
+    HeadNormConfig,
     LayerNormConfig,
     LearnedPositionEncodingConfig,
     LinearConfig,
@@ -71,10 +72,19 @@ def attention(config: AttentionConfig, inputs: Inputs, parameters: Parameters) -
 
 def rope(config: RopeConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
     x = inputs[0]
-    tables = rotary_tables(x.shape[1], config.turning_dim, config.theta)
+    tables = rotary_tables(x.shape[1], config.turning_dim, config.theta, config.scaling)
     width = (config.num_heads + config.num_kv_heads) * config.head_dim
     turned = rotate(split_heads(x[..., :width], config.head_dim), *(table.to(x.dtype) for table in tables))
     return torch.cat((turned.transpose(1, 2).flatten(2), x[..., width:]), dim=-1)
+
+
+def head_norm(config: HeadNormConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
+    heads = inputs[0].unflatten(-1, (-1, config.head_dim))
+    q, k, v = heads.split([config.num_heads, config.num_kv_heads, config.num_kv_heads], dim=-2)
+    shape = (config.head_dim,)
+    q = functional.rms_norm(q, shape, parameters["query_weight"], config.epsilon)
+    k = functional.rms_norm(k, shape, parameters["key_weight"], config.epsilon)
+    return torch.cat((q, k, v), dim=-2).flatten(-2)
 
 
 def positions(config: LearnedPositionEncodingConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
@@ -97,6 +107,7 @@ def residual(config: ResidualConfig, inputs: Inputs, parameters: Parameters) -> 
 FUNCTIONS: dict[type, Callable[[Any, Inputs, Parameters], Tensor]] = {
     ActivationConfig: activation,
     AttentionConfig: attention,
+    HeadNormConfig: head_norm,
     LayerNormConfig: layer_norm,
     LearnedPositionEncodingConfig: positions,
     LinearConfig: linear,

@@ -6,6 +6,7 @@ are found by name (:func:`load_parameters`).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -13,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from mila.components import LinearScaling, Llama3Scaling
 from mila.kernels.signatures import Array
 from mila.models import GptConfig, LlamaConfig
 
@@ -63,9 +65,27 @@ def attend(
     return y.transpose(1, 2).flatten(2)
 
 
-def rotary_tables(length: int, rotary_dim: int, theta: float) -> tuple[Tensor, Tensor]:
+def scaled_frequencies(frequencies: Tensor, scaling: LinearScaling | Llama3Scaling | None) -> Tensor:
+    """Rotary frequencies after scaling, by wavelengths as Llama 3.1 describes it."""
+    if scaling is None:
+        return frequencies
+    divided = frequencies / scaling.factor
+    if isinstance(scaling, LinearScaling):
+        return divided
+    wavelengths, length = 2 * math.pi / frequencies, scaling.original_max_seq_len
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    smooth = (length / wavelengths - low) / (high - low)
+    between = (1 - smooth) * divided + smooth * frequencies
+    short_or_between = torch.where(wavelengths < length / high, frequencies, between)
+    return torch.where(wavelengths > length / low, divided, short_or_between)
+
+
+def rotary_tables(
+    length: int, rotary_dim: int, theta: float, scaling: LinearScaling | Llama3Scaling | None = None
+) -> tuple[Tensor, Tensor]:
     """Cosines and sines (T, R / 2) of ``position * theta ** (-2 i / R)``, float64."""
     frequencies = theta ** (-2.0 * torch.arange(rotary_dim // 2, dtype=torch.float64) / rotary_dim)
+    frequencies = scaled_frequencies(frequencies, scaling)
     angles = torch.arange(length, dtype=torch.float64)[:, None] * frequencies
     return angles.cos(), angles.sin()
 
@@ -94,10 +114,14 @@ class GptMlp(Module):
 class GptBlock(Module):
     """Attention and feed-forward branches, each behind a norm."""
 
-    def __init__(self, config: GptConfig) -> None:
+    def __init__(self, config: GptConfig, layer: int) -> None:
         super().__init__()
         width, bias, epsilon = config.embedding_dim, config.bias, config.norm_epsilon
         self.head_dim = width // config.num_heads
+        by_head_dim = 1 / math.sqrt(self.head_dim)
+        self.scale = {"head_dim": by_head_dim, "none": 1.0, "head_dim_and_layer": by_head_dim / (layer + 1)}[
+            config.attention_scaling
+        ]
         self.ln_1 = nn.LayerNorm(width, eps=epsilon, bias=bias)
         self.qkv_proj = nn.Linear(width, 3 * width, bias=bias)
         self.out_proj = nn.Linear(width, width, bias=bias)
@@ -106,7 +130,7 @@ class GptBlock(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         q, k, v = (split_heads(part, self.head_dim) for part in self.qkv_proj(self.ln_1(x)).chunk(3, dim=-1))
-        x = x + self.out_proj(attend(q, k, v))
+        x = x + self.out_proj(attend(q, k, v, scale=self.scale))
         return x + self.mlp(self.ln_2(x))
 
 
@@ -117,7 +141,7 @@ class TorchGpt(Module):
         super().__init__()
         self.embedding = nn.Embedding(config.vocab_size, config.embedding_dim)
         self.positions = nn.Embedding(config.max_seq_len, config.embedding_dim)
-        self.blocks = [GptBlock(config) for _ in range(config.num_layers)]
+        self.blocks = [GptBlock(config, layer) for layer in range(config.num_layers)]
         for layer, block in enumerate(self.blocks):
             self.add_module(f"block_{layer}", block)
         self.ln_f = nn.LayerNorm(config.embedding_dim, eps=config.norm_epsilon, bias=config.bias)
@@ -133,39 +157,59 @@ class TorchGpt(Module):
 
 
 class LlamaMlp(Module):
-    """``fc_down(silu(gate) * up)`` with gate and up in one projection."""
+    """``fc_down(f(gate) * up)`` with gate and up in one projection."""
 
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
-        self.fc_gate_up = nn.Linear(config.embedding_dim, 2 * config.hidden_dim, bias=False)
-        self.fc_down = nn.Linear(config.hidden_dim, config.embedding_dim, bias=False)
+        self.fc_gate_up = nn.Linear(config.embedding_dim, 2 * config.hidden_dim, bias=config.mlp_bias)
+        self.fc_down = nn.Linear(config.hidden_dim, config.embedding_dim, bias=config.mlp_bias)
+        self.activation = ACTIVATIONS[config.gate_activation]
 
     def forward(self, x: Tensor) -> Tensor:
         gate, up = self.fc_gate_up(x).chunk(2, dim=-1)
-        return self.fc_down(functional.silu(gate) * up)
+        return self.fc_down(self.activation(gate) * up)
+
+
+class HeadNorm(Module):
+    """RMS norms of query and key heads (B, H, T, D)."""
+
+    def __init__(self, head_dim: int, epsilon: float) -> None:
+        super().__init__()
+        self.query_weight = nn.Parameter(torch.ones(head_dim))
+        self.key_weight = nn.Parameter(torch.ones(head_dim))
+        self.epsilon = epsilon
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        shape = self.query_weight.shape
+        normalized = functional.rms_norm(q, shape, self.query_weight, self.epsilon)
+        return normalized, functional.rms_norm(k, shape, self.key_weight, self.epsilon)
 
 
 class LlamaBlock(Module):
     """Attention with rotary positions and grouped heads, and the gated feed-forward branch."""
 
-    def __init__(self, config: LlamaConfig) -> None:
+    def __init__(self, config: LlamaConfig, layer: int) -> None:
         super().__init__()
         self.head_dim = config.head_dim or config.embedding_dim // config.num_heads
         kv_heads = config.num_kv_heads or config.num_heads
         self.widths = [heads * self.head_dim for heads in (config.num_heads, kv_heads, kv_heads)]
-        self.window = config.sliding_window
-        self.theta = config.rope_theta
+        has_window = config.sliding_layers is None or layer in config.sliding_layers
+        self.window = config.sliding_window if has_window else None
+        self.theta, self.scaling = config.rope_theta, config.rope_scaling
         self.norm_1 = nn.RMSNorm(config.embedding_dim, eps=config.norm_epsilon)
-        self.qkv_proj = nn.Linear(config.embedding_dim, sum(self.widths), bias=False)
-        self.out_proj = nn.Linear(self.widths[0], config.embedding_dim, bias=False)
+        self.qkv_proj = nn.Linear(config.embedding_dim, sum(self.widths), bias=config.qkv_bias)
+        self.qk_norm = HeadNorm(self.head_dim, config.norm_epsilon) if config.qk_norm else None
+        self.out_proj = nn.Linear(self.widths[0], config.embedding_dim, bias=config.out_bias)
         self.norm_2 = nn.RMSNorm(config.embedding_dim, eps=config.norm_epsilon)
         self.mlp = LlamaMlp(config)
 
     def forward(self, x: Tensor) -> Tensor:
-        tables = rotary_tables(x.shape[1], self.head_dim, self.theta)
+        tables = rotary_tables(x.shape[1], self.head_dim, self.theta, self.scaling)
         cosine, sine = (table.to(x.dtype) for table in tables)
         parts = self.qkv_proj(self.norm_1(x)).split(self.widths, dim=-1)
         q, k, v = (split_heads(part, self.head_dim) for part in parts)
+        if self.qk_norm is not None:
+            q, k = self.qk_norm(q, k)
         y = attend(rotate(q, cosine, sine), rotate(k, cosine, sine), v, window=self.window)
         x = x + self.out_proj(y)
         return x + self.mlp(self.norm_2(x))
@@ -177,7 +221,7 @@ class TorchLlama(Module):
     def __init__(self, config: LlamaConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.vocab_size, config.embedding_dim)
-        self.blocks = [LlamaBlock(config) for _ in range(config.num_layers)]
+        self.blocks = [LlamaBlock(config, layer) for layer in range(config.num_layers)]
         for layer, block in enumerate(self.blocks):
             self.add_module(f"block_{layer}", block)
         self.norm_f = nn.RMSNorm(config.embedding_dim, eps=config.norm_epsilon)

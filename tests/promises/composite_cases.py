@@ -11,6 +11,7 @@ from mila.core import Component, TrainingStep
 from mila.models import GptConfig, GptTransformer, LlamaConfig, LlamaTransformer
 from mila.training.adamw import AdamW, AdamWConfig
 from tests.promises.case import INFERENCE, TRAINING, Case, described, family
+from tests.promises.leaf_cases import ROPE_SCALINGS
 
 VOCABULARY = 11
 SEQUENCES = [(2, 5), (1, 1), (3, 7)]
@@ -18,6 +19,21 @@ INFERENCE_OPTIONS: list[dict[str, Any]] = [
     {"all_logits": True},
     {"prefill_size": 2},
     {"max_seq_len": 9, "prefill_size": 4},
+]
+
+
+#: What blocks and models of the Llama family share beside their sizes.
+LLAMA_OPTIONS: list[dict[str, Any]] = [
+    {"qk_norm": True},
+    {"qkv_bias": True, "gate_activation": "none"},
+    {"out_bias": True, "gate_activation": "gelu"},
+    {"mlp_bias": True, "gate_activation": "gelu_tanh"},
+    {"rope_scaling": ROPE_SCALINGS[0], "gate_activation": "relu"},
+    {"rope_scaling": ROPE_SCALINGS[-1], "gate_activation": "quick_gelu"},
+    {"qk_norm": True, "qkv_bias": True, "gate_activation": "tanh"},
+    {"qk_norm": True, "trainable": False, "gate_activation": "sigmoid"},
+    {"qkv_bias": True, "out_bias": True, "mlp_bias": True, "gate_activation": "mish"},
+    {"qk_norm": True, "sliding_window": 2, "head_dim": 4, "gate_activation": "leaky_relu"},
 ]
 
 
@@ -68,6 +84,7 @@ BLOCKS = [
             *({"activation": kind} for kind in get_args(ActivationKind)),
             {"norm_epsilon": 0.1},
             {"dropout": 0.3},
+            {"attention_scale": 0.9},
             {"kv_cache": True},
             {"initial_std": 0.4, "residual_initial_std": 0.2},
             {"trainable": False},
@@ -91,6 +108,8 @@ BLOCKS = [
             {"kv_cache": True},
             {"trainable": False},
             {"kv_cache": True, "sliding_window": 3, "head_dim": 2},
+            {"kv_cache": True, "qk_norm": True, "qkv_bias": True},
+            *LLAMA_OPTIONS,
         ],
         of_width(8),
     ),
@@ -118,6 +137,8 @@ GPT_VARIANTS: list[dict[str, Any]] = [
     *({"activation": kind} for kind in get_args(ActivationKind)),
     {"norm_epsilon": 0.1},
     {"dropout": 0.3},
+    {"attention_scaling": "none"},
+    {"attention_scaling": "head_dim_and_layer"},
     {"initial_std": 0.02},
     {"trainable": False},
     {"num_layers": 0},
@@ -141,6 +162,9 @@ LLAMA_VARIANTS: list[dict[str, Any]] = [
     {"rope_theta": 100.0},
     {"norm_epsilon": 0.1},
     {"sliding_window": 2},
+    {"sliding_window": 2, "sliding_layers": (1,)},
+    {"sliding_window": 2, "sliding_layers": ()},
+    *LLAMA_OPTIONS,
     {"trainable": False},
     {"num_layers": 0},
     {"num_layers": 1, "num_heads": 2, "max_seq_len": 7},
@@ -185,6 +209,18 @@ def gpt(**changes: Any) -> Callable[..., Component[Any]]:
     return lambda **arguments: GptTransformer("network", config, **arguments)
 
 
+#: As many options of the Llama family as go together.
+EVERY_OPTION: dict[str, Any] = {
+    "qkv_bias": True,
+    "out_bias": True,
+    "mlp_bias": True,
+    "qk_norm": True,
+    "rope_scaling": ROPE_SCALINGS[-1],
+    "sliding_window": 2,
+    "sliding_layers": (1,),
+}
+
+
 def llama(**changes: Any) -> Callable[..., Component[Any]]:
     config = LlamaConfig(**{**LLAMA, **changes})
     return lambda **arguments: LlamaTransformer("network", config, **arguments)
@@ -195,6 +231,7 @@ NETWORKS: list[tuple[str, Callable[..., Component[Any]]]] = [
     ("gpt untied, dropout", gpt(tie_word_embeddings=False, dropout=0.3)),
     ("llama", llama(num_kv_heads=2)),
     ("llama tied", llama(tie_word_embeddings=True)),
+    ("llama with every option", llama(num_kv_heads=2, **EVERY_OPTION)),
 ]
 OPTIMIZERS: list[dict[str, Any]] = [
     {},

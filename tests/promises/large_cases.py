@@ -13,6 +13,7 @@ from mila.components import (
     Dropout,
     GatedMlp,
     GptBlock,
+    HeadNorm,
     LastPosition,
     LayerNorm,
     LearnedPositionEncoding,
@@ -101,6 +102,7 @@ LEAVES = [
         prepare=load_quantized,
     ),
     *family(LearnedPositionEncoding, {"max_seq_len": 128, "embedding_dim": 256}, [{}, {"trainable": False}], ROWS),
+    *family(HeadNorm, HEADS, [{}, {"trainable": False}], PACKED),
     *family(Rope, {**HEADS, "max_seq_len": 128}, [{}, {"rotary_dim": 16}], PACKED),
     *family(
         Attention,
@@ -127,7 +129,7 @@ COMPOSITES = [
     *family(
         LlamaBlock,
         {"embedding_dim": 256, "num_heads": 4, "num_kv_heads": 2, "hidden_dim": 512, "max_seq_len": 128},
-        [{}],
+        [{}, {"qk_norm": True, "qkv_bias": True, "out_bias": True, "mlp_bias": True}],
         ROWS,
     ),
     *family(GptTransformer, GPT, [{}], [(8, 128)], limits=LIMITS, options={INFERENCE: {"all_logits": True}}),

@@ -10,10 +10,13 @@ from mila.components import (
     Activation,
     Attention,
     Dropout,
+    HeadNorm,
     LastPosition,
     LayerNorm,
     LearnedPositionEncoding,
     Linear,
+    LinearScaling,
+    Llama3Scaling,
     Residual,
     RmsNorm,
     Rope,
@@ -35,6 +38,13 @@ ACTIVATIONS: list[dict[str, Any]] = [
 #: The same for the gate of a gated component.
 GATES = [
     {{"kind": "gate_activation"}.get(key, key): value for key, value in options.items()} for options in ACTIVATIONS
+]
+#: Both scalings of rotary frequencies; the last has a high, a middle and a low frequency among three pairs.
+ROPE_SCALINGS: list[LinearScaling | Llama3Scaling] = [
+    LinearScaling(factor=2.0),
+    LinearScaling(factor=0.5),
+    Llama3Scaling(factor=4.0, low_frequency_factor=1.0, high_frequency_factor=2.0, original_max_seq_len=8),
+    Llama3Scaling(factor=8.0, low_frequency_factor=0.5, high_frequency_factor=4.0, original_max_seq_len=100),
 ]
 #: A shape of every rank from 1 to 4.
 ANY_RANK = [(5,), (2, 7), (3, 1, 5), (1, 11, 3), (2, 3, 5, 4)]
@@ -93,6 +103,13 @@ NORMS = [
         widths(7, (), (3,), (2, 5), (1, 1), (2, 3, 5)),
     ),
     *family(RmsNorm, {}, [{"normalized_dim": 1}], [(2, 3, 1)]),
+    *family(
+        HeadNorm,
+        {"num_heads": 3, "num_kv_heads": 2, "head_dim": 5},
+        [{}, {"epsilon": 0.1}, {"trainable": False}],
+        widths(35, *SEQUENCES),
+    ),
+    *family(HeadNorm, {}, [{"num_heads": 1, "num_kv_heads": 1, "head_dim": 1}], widths(3, *SEQUENCES)),
 ]
 
 PROJECTIONS = [
@@ -149,7 +166,15 @@ EMBEDDINGS = [
     *family(
         Rope,
         {"num_heads": 2, "num_kv_heads": 1, "head_dim": 6, "max_seq_len": 9},
-        [{}, {"theta": 100.0}, {"rotary_dim": 4}, {"rotary_dim": 2}, {"max_seq_len": 13}],
+        [
+            {},
+            {"theta": 100.0},
+            {"rotary_dim": 4},
+            {"rotary_dim": 2},
+            {"max_seq_len": 13},
+            *({"scaling": scaling} for scaling in ROPE_SCALINGS),
+            {"scaling": ROPE_SCALINGS[-1], "rotary_dim": 4, "theta": 100.0},
+        ],
         widths(24, *SEQUENCES),
     ),
     *family(Rope, {}, [{"num_heads": 3, "num_kv_heads": 3, "head_dim": 2, "max_seq_len": 5}], widths(18, (1, 5))),
@@ -193,7 +218,7 @@ ATTENTION = [
     *family(
         Attention,
         {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3, "kv_cache": True},
-        [{}, {"sliding_window": 3}],
+        [{}, {"sliding_window": 1}, {"sliding_window": 3}, {"sliding_window": 6}, {"sliding_window": 20}],
         widths(24, (2, 5)),
         suffix="longer",
         options={INFERENCE: {"prefill_size": 4, "max_seq_len": 9}},

@@ -10,6 +10,7 @@ from mila.components import (
     Attention,
     Dropout,
     GptBlock,
+    HeadNorm,
     LastPosition,
     LayerNorm,
     LearnedPositionEncoding,
@@ -37,6 +38,13 @@ from tests.promises.composite_cases import GPT, LLAMA, TRAINING_STEPS
 HEADS = {"num_heads": 4, "num_kv_heads": 2, "head_dim": 3}
 TABLE = {"vocab_size": 11, "embedding_dim": 6}
 TURNS = {"num_heads": 2, "num_kv_heads": 1, "head_dim": 6, "max_seq_len": 9}
+LLAMA3 = {
+    "kind": "llama3",
+    "factor": 2.0,
+    "low_frequency_factor": 1.0,
+    "high_frequency_factor": 4.0,
+    "original_max_seq_len": 9,
+}
 BLOCK = {"embedding_dim": 8, "num_heads": 4, "num_kv_heads": 2, "hidden_dim": 10, "max_seq_len": 9}
 
 
@@ -73,12 +81,21 @@ BY_CONFIG = [
     config_refusal(Dropout, {"probability": -0.1}, "probability"),
     config_refusal(Dropout, {"probability": float("nan")}, "probability"),
     config_refusal(GptBlock, {"embedding_dim": 7, "num_heads": 2}, "num_heads 2 must divide embedding_dim 7"),
+    config_refusal(GptBlock, {"embedding_dim": 6, "num_heads": 2, "attention_scale": 0.0}, "attention_scale"),
+    config_refusal(LlamaBlock, {**BLOCK, "gate_activation": "swish"}, "gate_activation"),
     config_refusal(LlamaBlock, {**BLOCK, "num_kv_heads": 3}, "num_kv_heads 3 must divide"),
     config_refusal(LlamaBlock, {**BLOCK, "embedding_dim": 9}, "must divide embedding_dim 9"),
     config_refusal(LlamaBlock, {**BLOCK, "head_dim": 3}, "even"),
     config_refusal(Rope, {**TURNS, "rotary_dim": 3}, "rotary_dim must be even"),
     config_refusal(Rope, {**TURNS, "rotary_dim": 8}, "at most head_dim 6"),
     config_refusal(Rope, {**TURNS, "head_dim": 5}, "even"),
+    config_refusal(Rope, {**TURNS, "scaling": {"kind": "linear", "factor": 0.0}}, "scaling.linear.factor"),
+    config_refusal(Rope, {**TURNS, "scaling": {"kind": "yarn", "factor": 2.0}}, "'linear', 'llama3'"),
+    config_refusal(Rope, {**TURNS, "scaling": {**LLAMA3, "factor": 0.0}}, "scaling.llama3.factor"),
+    config_refusal(Rope, {**TURNS, "scaling": {**LLAMA3, "original_max_seq_len": 0}}, "original_max_seq_len"),
+    config_refusal(Rope, {**TURNS, "scaling": {**LLAMA3, "low_frequency_factor": 4.0}}, "greater than low_frequency"),
+    config_refusal(HeadNorm, {**HEADS, "epsilon": 0.0}, "epsilon"),
+    config_refusal(HeadNorm, {**HEADS, "head_dim": 0}, "head_dim"),
     config_refusal(LayerNorm, {"normalized_dim": 0}, "normalized_dim"),
     config_refusal(LayerNorm, {"normalized_dim": 3, "epsilon": 0.0}, "epsilon"),
     config_refusal(LayerNorm, {"normalized_dim": 3, "unknown": 1}, "unknown"),
@@ -92,6 +109,12 @@ BY_CONFIG = [
     config_refusal(GptTransformer, {**GPT, "num_layers": -1}, "num_layers"),
     config_refusal(LlamaTransformer, {**LLAMA, "num_kv_heads": 3}, "num_kv_heads 3 must divide"),
     config_refusal(LlamaTransformer, {**LLAMA, "head_dim": 3}, "even"),
+    config_refusal(GptTransformer, {**GPT, "attention_scaling": "layer"}, "attention_scaling"),
+    config_refusal(LlamaTransformer, {**LLAMA, "sliding_layers": (0,)}, "sliding_layers needs sliding_window"),
+    *(
+        config_refusal(LlamaTransformer, {**LLAMA, "sliding_window": 2, "sliding_layers": layers}, "must be ascending")
+        for layers in ((2,), (-1,), (1, 0), (0, 0))
+    ),
 ]
 
 BY_MODE = [
@@ -124,6 +147,8 @@ BY_SHAPE = [
     build_refusal(Rope, TURNS, (2, 10, 24), ShapeError, "at most 9"),
     build_refusal(Rope, TURNS, (2, 5, 24), ShapeError, "at most 9", max_seq_len=10),
     build_refusal(Rope, TURNS, (2, 5, 23), ShapeError, "of 24"),
+    build_refusal(HeadNorm, HEADS, (2, 5, 23), ShapeError, "of 24"),
+    build_refusal(HeadNorm, HEADS, (5, 24), ShapeError, "B, T"),
     build_refusal(Attention, HEADS, (2, 5, 23), ShapeError, "of 24"),
     build_refusal(Attention, HEADS, (5, 24), ShapeError, "B, T"),
     build_refusal(LastPosition, {}, (5, 24), ShapeError, "B, T, C"),

@@ -6,8 +6,8 @@ import importlib
 import inspect
 import pkgutil
 import types
-from collections.abc import Iterator
-from typing import Any, Literal, Union, get_args, get_origin
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
 
 import pytest
 from pydantic import BaseModel
@@ -15,6 +15,7 @@ from pydantic import BaseModel
 import mila.components
 import mila.core
 import mila.models
+from mila.components import LinearScaling, Llama3Scaling
 from mila.core import BuildContext, Component
 from mila.devices import ExecutionContext
 from mila.errors import MilaError
@@ -45,17 +46,28 @@ def is_concrete(component_class: type[Component[Any]]) -> bool:
     return component_class.forward_step is not Component.forward_step
 
 
+def with_nested(configs: Iterable[BaseModel]) -> Iterator[BaseModel]:
+    """Yield configs and the configs in their fields."""
+    for config in configs:
+        yield config
+        yield from with_nested(value for _, value in config if isinstance(value, BaseModel))
+
+
 CLASSES = sorted(component_classes(), key=lambda found: found.__name__)
 COVERED = {type(case.make(None)) for case in CASES}
 VALUES: dict[type[BaseModel], list[BaseModel]] = {}
 for _case in CASES:
-    for _config in _case.configs:
+    for _config in with_nested(_case.configs):
         VALUES.setdefault(type(_config), []).append(_config)
 CONFIG_CLASSES = sorted({*VALUES, *(found.config_class for found in CLASSES)}, key=lambda found: found.__name__)
 
 
 def uncovered(annotation: Any, values: list[Any]) -> list[str]:
     """Return what a field of this annotation may be and never is, in ``values``."""
+    if get_origin(annotation) is Annotated:
+        return uncovered(get_args(annotation)[0], values)
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [] if any(isinstance(value, annotation) for value in values) else [annotation.__name__]
     if get_origin(annotation) in (Union, types.UnionType):
         parts = get_args(annotation)
         missing = ["None"] if type(None) in parts and None not in values else []
@@ -70,9 +82,9 @@ def uncovered(annotation: Any, values: list[Any]) -> list[str]:
 
 def uncovered_optional(annotation: Any, values: list[Any]) -> list[str]:
     """Return the gaps of an optional field's other half: of a number, one value is enough beside None."""
-    if annotation is bool or get_origin(annotation) is Literal:
-        return uncovered(annotation, values)
-    return [] if values else ["a value"]
+    if annotation in (int, float) or get_origin(annotation) is tuple:
+        return [] if values else ["a value"]
+    return uncovered(annotation, values)
 
 
 @pytest.mark.parametrize("component_class", CLASSES, ids=lambda found: found.__name__)
@@ -82,7 +94,11 @@ def test_every_component_has_cases(component_class: type[Component[Any]]) -> Non
 
 def test_everything_exported_is_among_the_components_found() -> None:
     exported = {getattr(package, name) for package in (mila.components, mila.models) for name in package.__all__}
-    classes = {found for found in exported if issubclass(found, Component) and is_concrete(found)}
+    classes = {
+        found
+        for found in exported
+        if isinstance(found, type) and issubclass(found, Component) and is_concrete(found)
+    }
     assert classes <= set(CLASSES)
     assert len(CLASSES) >= 21
 
@@ -107,6 +123,7 @@ def test_every_value_of_every_field_has_a_case(config_class: type[BaseModel]) ->
         (float, [1.0, 1.0], ["a second value"]),
         (float, [1.0, 2.0], []),
         (int | None, [None, 3], []),
+        (Annotated[LinearScaling | Llama3Scaling, ...] | None, [None, LinearScaling(factor=2.0)], ["Llama3Scaling"]),
     ],
 )
 def test_a_gap_is_found(annotation: Any, values: list[Any], gaps: list[str]) -> None:

@@ -15,16 +15,24 @@ from typing import Any
 
 import numpy as np
 
-from mila.serialization import ArchiveMode, ModelArchive, filesystem, save_tensors
+from mila.serialization import ArchiveMode, ExportFolder, ModelArchive, filesystem, save_tensors
 
 OPERATIONS = [name for name, value in vars(filesystem).items() if callable(value) and name.islower() and name[0] != "_"]
 
 
 def save(kind: str, path: Path, value: float) -> None:
-    """Save a file or an archive that holds one value."""
-    array = np.full(1_000_000, value, np.float32)
+    """Save a file, an archive or an export of two shards that holds one value."""
+    array = np.full(20_000 if kind == "export" else 1_000_000, value, np.float32)
     if kind == "file":
         save_tensors(path, {"a": array})
+        return
+    if kind == "export":
+        with ExportFolder(path) as folder, folder.tensors(array.nbytes // 2) as writer:
+            for name in "ab":
+                writer.declare(name, np.float32, (array.size // 2,))
+            writer.begin()
+            for name, half in zip("ab", np.split(array, 2), strict=True):
+                writer.write(name, half)
         return
     with ModelArchive.create(path, ArchiveMode.CHECKPOINT, sequence=1) as archive:
         archive.write_tensors("weights", [("a", np.float32, array.shape)], lambda writer: writer.write("a", array))

@@ -26,6 +26,7 @@ from mila.serialization import (
     save_tensors,
     write_file_atomically,
 )
+from tests.serialization.exports import load_export, save_export
 from tests.serialization.faults import Kill, cannot_exchange, faults
 from tests.serialization.folders import names_in
 
@@ -73,11 +74,22 @@ CASES = [
     pytest.param(save_archive, load_archive, True, id="archive, exchanged"),
     pytest.param(save_archive, load_archive, False, id="archive, renamed twice"),
 ]
+EXPORTS = [
+    pytest.param(save_export, load_export, True, id="export, exchanged"),
+    pytest.param(save_export, load_export, False, id="export, renamed twice"),
+]
+ERRORS = [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO]
+FAILING = [
+    pytest.param(*case.values, number, id=f"{case.id}, {errno.errorcode[number]}")
+    for cases, numbers in ((CASES, ERRORS), (EXPORTS, ERRORS[:1]))
+    for case in cases
+    for number in numbers
+]
 EVERY_OPERATION = range(10_000)
 
 
 @pytest.mark.parametrize("there_before", [True, False], ids=["over an old one", "for the first time"])
-@pytest.mark.parametrize("save, load, can_exchange", CASES)
+@pytest.mark.parametrize("save, load, can_exchange", CASES + EXPORTS)
 def test_a_writer_killed_at_any_operation_leaves_the_old_or_the_new(
     tmp_path: Path, save: Save, load: Load, can_exchange: bool, there_before: bool
 ) -> None:
@@ -107,8 +119,7 @@ def test_a_writer_killed_at_any_operation_leaves_the_old_or_the_new(
     assert outcomes == ({OLD, NEW} if there_before else {None, NEW})
 
 
-@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EACCES, errno.EROFS, errno.EIO])
-@pytest.mark.parametrize("save, load, can_exchange", CASES)
+@pytest.mark.parametrize("save, load, can_exchange, number", FAILING)
 def test_an_error_at_any_operation_is_one_clear_error_or_none(
     tmp_path: Path, save: Save, load: Load, can_exchange: bool, number: int
 ) -> None:

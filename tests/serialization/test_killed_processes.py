@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import mila.errors
-from mila.serialization import ModelArchive, SafetensorsFile, save_tensors
+from mila.serialization import ModelArchive, SafetensorsFile, open_tensors, save_tensors
 from tests.serialization.folders import names_in
 
 HERE = Path(__file__).parent
@@ -30,6 +30,9 @@ def load(kind: str, path: Path) -> float:
     if kind == "file":
         with SafetensorsFile(path) as file:
             values = np.unique(file.read("a"))
+    elif kind == "export":
+        with open_tensors(path) as source:
+            values = np.unique([source.read("a"), source.read("b")])
     else:
         with ModelArchive.open(path) as archive:
             archive.verify()
@@ -40,7 +43,7 @@ def load(kind: str, path: Path) -> float:
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs processes that fork")
-@pytest.mark.parametrize("kind", ["file", "archive"])
+@pytest.mark.parametrize("kind", ["file", "archive", "export"])
 def test_a_process_killed_at_any_operation_leaves_the_old_or_the_new(tmp_path: Path, kind: str) -> None:
     killed_at = run("killed_writer.py", kind, str(tmp_path))
     assert len(killed_at) > 10

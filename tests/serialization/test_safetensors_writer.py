@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from mila.errors import CheckpointError, DTypeError, LifecycleError
 from mila.serialization import SafetensorsFile, SafetensorsWriter, save_tensors
-from mila.serialization.safetensors_writer import contiguous_tiles
+from mila.serialization.conversion import contiguous_tiles
 from tests.serialization.folders import names_in
 
 Array = np.ndarray[Any, np.dtype[Any]]

@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 
 from mila.errors import ConfigurationError, DataError, LifecycleError
 from mila.training import Trainer, load_model, sample_text
-from mila.training.sampling import next_token
 from tests.training.tiny_run import TOKENIZER, make_config, make_network, make_split, make_trainer
 
 
@@ -59,28 +59,15 @@ def test_nothing_is_written_for_a_length_of_zero(trained: tuple[Trainer, Path]) 
     assert sample_text(trained[0].step, TOKENIZER, "the ", 0) == ""
 
 
-@pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
-@pytest.mark.parametrize("top_k", [None, 2])
-def test_tokens_are_drawn_by_their_probabilities(temperature: float, top_k: int | None) -> None:
-    logits = np.array([0.0, 2.0, 1.0, -1.0])
-    weights = np.exp(logits / temperature)
-    if top_k is not None:
-        weights[[0, 3]] = 0.0
-    generator = np.random.default_rng(0)
-    drawn = [next_token(logits, temperature, top_k, generator) for _ in range(20_000)]
-    found = np.bincount(drawn, minlength=4) / len(drawn)
-    np.testing.assert_allclose(found, weights / weights.sum(), atol=0.015)
-
-
 @pytest.mark.parametrize(
     ("options", "error", "match"),
     [
         ({"prompt": ""}, DataError, "at least one token"),
         ({"prompt": "§"}, DataError, "U\\+00A7"),
         ({"length": -1}, ConfigurationError, "length"),
-        ({"temperature": -0.1}, ConfigurationError, "temperature"),
-        ({"temperature": float("nan")}, ConfigurationError, "temperature"),
-        ({"top_k": 0}, ConfigurationError, "top_k"),
+        ({"temperature": -0.1}, ValidationError, "temperature"),
+        ({"temperature": float("nan")}, ValidationError, "temperature"),
+        ({"top_k": 0}, ValidationError, "top_k"),
     ],
 )
 def test_what_cannot_be_sampled_is_refused(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mila.kernels.cpu.attention_backward import backward, backward_demand
-from mila.kernels.cpu.attention_cached import attend_to_cache
+from mila.kernels.cpu.attention_cached import attend_to_cache, cached_demand
 from mila.kernels.cpu.attention_tiles import Heads, Span, Tiling, demand, share_out, tile_attention
 from mila.kernels.cpu.family import CpuFamily
 from mila.kernels.signatures import Array
@@ -51,13 +51,13 @@ class CpuAttention(CpuFamily):
                 outputs[b, own, :, start:stop],
                 None if statistics is None else statistics[b, own, :, start:stop],
                 queries[b, own, :, start:stop],
-                keys[b, own, span.first : span.last],
-                values[b, own, span.first : span.last],
+                (keys[b, own, span.first : span.last],),
+                (values[b, own, span.first : span.last],),
                 span,
                 scratch,
             )
 
-        share_out(self, scratches, tiling, batch * groups * blocks, attend)
+        share_out(self, scratches, tiling.workers, batch * groups * blocks, attend)
 
     def attention_forward_workspace(self, length: int, heads: int, kv_heads: int, head_dim: int) -> int:
         """Elements of ``attention_forward``'s workspace: linear in ``length``, the same for any batch and threads."""
@@ -99,11 +99,13 @@ class CpuAttention(CpuFamily):
         scale: float,
         workspace: Array,
     ) -> None:
-        """Append the keys and values of ``qkv`` to caches ``(B, K, S, D)``; attend causally to all kept so far."""
+        """Append the keys and values of ``qkv`` to rings ``(B, K, S, D)``; attend causally to what they keep."""
         _, kv_heads, _, head_dim = keys.shape
         sizes = Heads(heads, kv_heads, head_dim)
         attend_to_cache(self, output, keys, values, qkv, starts, lengths, sizes, window, scale, workspace)
 
-    def attention_cached_workspace(self, length: int, capacity: int, heads: int, kv_heads: int, head_dim: int) -> int:
+    def attention_cached_workspace(
+        self, length: int, capacity: int, heads: int, kv_heads: int, head_dim: int, window: int
+    ) -> int:
         """Elements of ``attention_cached``'s workspace for ``length`` new positions and caches of ``capacity``."""
-        return demand(length, capacity, Heads(heads, kv_heads, head_dim), 1).total
+        return cached_demand(length, capacity, Heads(heads, kv_heads, head_dim), window).total

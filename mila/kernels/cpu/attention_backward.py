@@ -65,7 +65,7 @@ def backward(
             head_group.differentiate(tile, start, stop, span, untouched, scratch)
             untouched = min(untouched, span.first)
 
-    share_out(family, scratches, tiling, batch * groups, differentiate)
+    share_out(family, scratches, tiling.workers, batch * groups, differentiate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +94,7 @@ class HeadGroup:
         seen = np.s_[:, span.first : span.last]
         keys, values = self.keys[seen], self.values[seen]
         slices = Slices(scratch)
-        queries, probabilities = tile.scaled_scores(self.queries[block], keys, span, slices)
+        queries, probabilities = tile.scaled_scores(self.queries[block], (keys,), span, slices)
         dy = slices.take(*queries.shape)
         dscores = slices.take(*probabilities.shape)
         delta = slices.take(*probabilities.shape[:2])

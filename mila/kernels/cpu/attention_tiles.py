@@ -7,7 +7,7 @@ heads of one key/value head are stacked, so that each product is as large as it 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import count
 from typing import Final
@@ -108,14 +108,16 @@ class Demand:
         return self.shared + self.parts
 
 
-def demand(queries: int, keys: int, heads: Heads, score_tiles: int, least_rows: int = 1) -> Demand:
+def demand(
+    queries: int, keys: int, heads: Heads, score_tiles: int, least_rows: int = 1, extra_vectors: int = 0
+) -> Demand:
     """The workspace for ``queries`` queries and ``keys`` keys with ``score_tiles`` score-sized arrays in a tile.
 
     Linear in ``keys``, and no smaller for more queries or keys, so that smaller calls fit. A row takes, for each query
-    head, ``score_tiles`` rows of scores and vectors of a head's size, and two statistics. No tile has fewer than
-    ``least_rows`` queries, unless there are no more.
+    head, ``score_tiles`` rows of scores, ``score_tiles + extra_vectors`` vectors of a head's size, and two statistics.
+    No tile has fewer than ``least_rows`` queries, unless there are no more.
     """
-    row = heads.group * (score_tiles * (keys + heads.size) + 2)
+    row = heads.group * (score_tiles * (keys + heads.size) + extra_vectors * heads.size + 2)
     smallest_rows = min(queries, QUERY_ROWS, max(least_rows, SMALLEST_ROWS // heads.group))
     everything = WORKER_SLOTS * heads.key_value * queries * row
     parts = max(min(score_tiles * SCORE_ELEMENTS, everything), WORKER_SLOTS * smallest_rows * row)
@@ -210,18 +212,18 @@ def _falling(vector: Array, rows: int) -> Array:
 
 
 def share_out(
-    family: CpuFamily, workspace: Array, tiling: Tiling, items: int, body: Callable[[int, Array], None]
+    family: CpuFamily, workspace: Array, workers: int, items: int, body: Callable[[int, Array], None]
 ) -> None:
-    """Run ``body(item, scratch)`` for all items; each worker claims the next one when it is free.
+    """Run ``body(item, scratch)`` for all items; each of the ``workers`` claims the next one when it is free.
 
     An item's result does not depend on who computes it, so results are the same however the claims fall. A single item
     that is worth several threads stays on the calling one, where BLAS may use them.
     """
-    if items == 1 and tiling.workers > 1:
+    if items == 1 and workers > 1:
         with np.errstate(all="ignore"):
             body(0, workspace)
         return
-    parts = min(tiling.workers, items)
+    parts = min(workers, items)
     claims = count()
 
     def work(index: int) -> None:
@@ -240,17 +242,22 @@ class TileAttention:
     masks: Masks
     ones: Array
 
-    def scaled_scores(self, queries: Array, keys: Array, span: Span, slices: Slices) -> tuple[Array, Array]:
+    def scaled_scores(self, queries: Array, keys: Sequence[Array], span: Span, slices: Slices) -> tuple[Array, Array]:
         """Scaled queries ``(h, G rows, D)`` and masked scores ``(h, G rows, keys)``, both in scratch memory.
 
-        ``queries (h, G, rows, D)``, ``keys (h, keys, D)``. Scaling the queries costs less than scaling the scores.
+        ``queries (h, G, rows, D)``; ``keys (h, n, D)`` in one or more parts, in order of their positions. Scaling the
+        queries costs less than scaling the scores.
         """
         heads, group, rows, size = queries.shape
         scaled = slices.take(heads, group, rows, size)
         np.multiply(queries, self.scale, out=scaled)
         stacked = scaled.reshape(heads, group * rows, size)
-        scores = slices.take(heads, group * rows, keys.shape[1])
-        np.matmul(stacked, keys.transpose(0, 2, 1), out=scores)
+        scores = slices.take(heads, group * rows, sum(part.shape[1] for part in keys))
+        column = 0
+        for part in keys:
+            end = column + part.shape[1]
+            np.matmul(stacked, part.transpose(0, 2, 1), out=scores[:, :, column:end])
+            column = end
         self.masks.apply(scores.reshape(heads, group, rows, -1), span, rows)
         return stacked, scores
 
@@ -259,12 +266,15 @@ class TileAttention:
         output: Array,
         log_sum_exp: Array | None,
         queries: Array,
-        keys: Array,
-        values: Array,
+        keys: Sequence[Array],
+        values: Sequence[Array],
         span: Span,
         scratch: Array,
     ) -> None:
-        """``output (h, G, rows, D)`` and ``log_sum_exp (h, G, rows)`` of one tile; every row keeps at least one key."""
+        """``output (h, G, rows, D)`` and ``log_sum_exp (h, G, rows)`` of one tile; every row keeps at least one key.
+
+        Keys and values come in one part, or in two where a cache wraps; the second takes one more vector per row.
+        """
         slices = Slices(scratch)
         attended, scores = self.scaled_scores(queries, keys, span, slices)
         peak = slices.take(*scores.shape[:2])
@@ -274,7 +284,12 @@ class TileAttention:
         np.exp(scores, out=scores)
         columns = scores.shape[-1]
         np.matmul(scores.reshape(-1, columns), self.ones[:columns], out=total.reshape(-1))
-        np.matmul(scores, values, out=attended)
+        column = values[0].shape[1]
+        np.matmul(scores[:, :, :column], values[0], out=attended)
+        for part in values[1:]:
+            product = slices.take(*attended.shape)
+            np.matmul(scores[:, :, column:], part, out=product)
+            attended += product
         np.divide(attended.reshape(output.shape), total.reshape(output.shape[:-1])[..., None], out=output)
         if log_sum_exp is not None:
             np.log(total, out=total)

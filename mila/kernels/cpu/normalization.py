@@ -12,9 +12,42 @@ from mila.kernels.signatures import Array
 
 #: Rows of C elements that each worker needs beside its tile in a backward pass: two sums and one product.
 _SUM_ROWS = 3
+#: Values that layer norm and RMS norm need for each row of a tile in a backward pass.
+_ROW_VALUES = 2
+
+#: ``tile(start, stop, scratch (n, C), sums (3, C), values (row_values * n,))`` adds to the first two rows of sums.
+Tile = Callable[[int, int, Array, Array, Array], None]
 
 
-class CpuNormalization(CpuFamily):
+class CpuNormTiles(CpuFamily):
+    """The loop over row tiles of a norm's backward pass."""
+
+    def sum_tiles(self, tile: Tile, rows: int, columns: int, row_values: int, workspace: Array) -> list[Array]:
+        """Call ``tile`` for tiles that cover ``rows``; return each worker's sums (3, C), the third row being scratch.
+
+        ``row_values``: elements that ``tile`` needs for each row beside the ``columns`` of its scratch.
+        """
+        fixed, per_row = _SUM_ROWS * columns, columns + row_values
+        count = max(1, min(self.worker_count(rows, columns), workspace.size // (fixed + per_row)))
+        room = (workspace.size // count - fixed) // per_row
+        step = max(1, min(TILE_ELEMENTS // max(2, count) // columns, room))
+        shares = [worker_workspace(workspace, index, count) for index in range(count)]
+        worker_sums = [share[:fixed].reshape(_SUM_ROWS, columns) for share in shares]
+
+        def task(index: int) -> None:
+            sums, scratch = worker_sums[index], shares[index][fixed:]
+            sums[:2].fill(0.0)
+            start, stop = split(rows, index, count)
+            for low in range(start, stop, step):
+                size = min(stop - low, step)
+                wide = scratch[: size * columns].reshape(size, columns)
+                tile(low, low + size, wide, sums, scratch[size * columns : size * per_row])
+
+        self.run(task, count)
+        return worker_sums
+
+
+class CpuNormalization(CpuNormTiles):
     """The norms of ``NormalizationKernels`` in NumPy."""
 
     def layer_norm_forward(
@@ -33,7 +66,7 @@ class CpuNormalization(CpuFamily):
             centre /= columns
             np.subtract(source[start:stop], centre[:, None], out=y)
             np.vecdot(y, y, out=spread)
-            _invert_root(spread, columns, epsilon)
+            invert_root(spread, columns, epsilon)
             y *= spread[:, None]
             y *= weight
             if bias is not None:
@@ -63,9 +96,9 @@ class CpuNormalization(CpuFamily):
         columns = weight.size
         target, upstream, source = (array.reshape(-1, columns) for array in (dx, dy, x))
 
-        def tile(start: int, stop: int, centred: Array, sums: Array, rows: Array) -> None:
+        def tile(start: int, stop: int, centred: Array, sums: Array, values: Array) -> None:
             d, g, spread = target[start:stop], upstream[start:stop], rstd[start:stop]
-            along, average = rows
+            along, average = values.reshape(_ROW_VALUES, stop - start)
             np.subtract(source[start:stop], mean[start:stop, None], out=centred)
             np.multiply(g, centred, out=d)
             if dweight is not None:
@@ -87,7 +120,7 @@ class CpuNormalization(CpuFamily):
 
     def layer_norm_backward_workspace(self, rows: int, columns: int) -> int:
         """Elements of ``layer_norm_backward``'s workspace."""
-        return _backward_workspace(rows, columns)
+        return backward_workspace(rows, columns, _ROW_VALUES)
 
     def rms_norm_forward(
         self,
@@ -111,7 +144,7 @@ class CpuNormalization(CpuFamily):
         def body(start: int, stop: int, scratch: Array) -> None:
             y, part, spread = target[start:stop], source[start:stop], rstd[start:stop]
             np.vecdot(part, part, out=spread)
-            _invert_root(spread, columns, epsilon)
+            invert_root(spread, columns, epsilon)
             np.multiply(part, spread[:, None], out=y)
             y *= factor
             if bias is not None:
@@ -141,8 +174,8 @@ class CpuNormalization(CpuFamily):
         target, upstream, source = (array.reshape(-1, columns) for array in (dx, dy, x))
         factor = _offset_weight(weight, unit_offset, workspace)
 
-        def tile(start: int, stop: int, scaled: Array, sums: Array, rows: Array) -> None:
-            d, g, spread, along = target[start:stop], upstream[start:stop], rstd[start:stop], rows[0]
+        def tile(start: int, stop: int, scaled: Array, sums: Array, values: Array) -> None:
+            d, g, spread, along = target[start:stop], upstream[start:stop], rstd[start:stop], values[: stop - start]
             np.multiply(g, source[start:stop], out=d)
             if dweight is not None:
                 np.matmul(spread, d, out=sums[2])
@@ -160,11 +193,11 @@ class CpuNormalization(CpuFamily):
 
     def rms_norm_backward_workspace(self, rows: int, columns: int) -> int:
         """Elements of ``rms_norm_backward``'s workspace."""
-        return columns + _backward_workspace(rows, columns)
+        return columns + backward_workspace(rows, columns, _ROW_VALUES)
 
     def _backward(
         self,
-        tile: Callable[[int, int, Array, Array, Array], None],
+        tile: Tile,
         rows: int,
         columns: int,
         dweight: Array | None,
@@ -172,39 +205,24 @@ class CpuNormalization(CpuFamily):
         accumulate: bool,
         workspace: Array,
     ) -> None:
-        """Run ``tile(start, stop, scratch (n, C), sums (3, C), rows (2, n))`` for all rows, then add the sums."""
-        fixed, per_row = _SUM_ROWS * columns, columns + 2
-        count = max(1, min(self.worker_count(rows, columns), workspace.size // (fixed + per_row)))
-        room = (workspace.size // count - fixed) // per_row
-        step = max(1, min(TILE_ELEMENTS // max(2, count) // columns, room))
-
-        def task(index: int) -> None:
-            own = worker_workspace(workspace, index, count)
-            sums, scratch = own[:fixed].reshape(_SUM_ROWS, columns), own[fixed:]
-            sums[:2].fill(0.0)
-            start, stop = split(rows, index, count)
-            for low in range(start, stop, step):
-                size = min(stop - low, step)
-                wide = scratch[: size * columns].reshape(size, columns)
-                tile(low, low + size, wide, sums, scratch[size * columns : size * per_row].reshape(2, size))
-
-        self.run(task, count)
+        """Run ``tile`` for all rows, then add the sums of ``dweight`` and ``dbias``."""
+        worker_sums = self.sum_tiles(tile, rows, columns, _ROW_VALUES, workspace)
         for position, gradient in enumerate((dweight, dbias)):
             if gradient is None:
                 continue
             if not accumulate:
                 gradient.fill(0.0)
-            for index in range(count):
-                gradient += worker_workspace(workspace, index, count)[position * columns : (position + 1) * columns]
+            for sums in worker_sums:
+                gradient += sums[position]
 
 
-def _backward_workspace(rows: int, columns: int) -> int:
-    """A tile with two values for each of its rows, and the sums of one worker."""
-    return tile_elements(rows, columns) // columns * (columns + 2) + _SUM_ROWS * columns
+def backward_workspace(rows: int, columns: int, row_values: int) -> int:
+    """Elements of ``sum_tiles``' workspace: a tile with ``row_values`` for each of its rows, and one worker's sums."""
+    return tile_elements(rows, columns) // columns * (columns + row_values) + _SUM_ROWS * columns
 
 
-def _invert_root(spread: Array, columns: int, epsilon: float) -> None:
-    """Turn sums of squares into ``1 / sqrt(mean + epsilon)``."""
+def invert_root(spread: Array, columns: int, epsilon: float) -> None:
+    """Turn sums of squares over ``columns`` elements into ``1 / sqrt(mean + epsilon)``, in place."""
     spread /= columns
     spread += epsilon
     np.sqrt(spread, out=spread)

@@ -20,18 +20,17 @@ ROW_COPIES: Final = 3
 class CpuRope(CpuFamily):
     """Tables of angles and the rotation."""
 
-    def rope_tables(self, cosine: Array | None, sine: Array | None, theta: float) -> None:
-        """Fill those given (positions, R / 2) from the angles ``position * theta ** (-2 i / R)``.
+    def rope_tables(self, cosine: Array | None, sine: Array | None, frequencies: Sequence[float]) -> None:
+        """Fill those given (positions, R / 2) from the angles ``position * frequencies[i]``.
 
         Computed in float64 and rounded once to the stored dtype.
         """
+        per_position = np.asarray(frequencies, np.float64)
         for table, function in ((cosine, np.cos), (sine, np.sin)):
             if table is not None:
-                half = table.shape[1]
-                frequencies = np.float64(theta) ** (np.arange(half, dtype=np.float64) * (-1.0 / half))
                 for start in range(0, len(table), TABLE_ROWS):
                     stop = min(len(table), start + TABLE_ROWS)
-                    table[start:stop] = function(np.arange(start, stop, dtype=np.float64)[:, None] * frequencies)
+                    table[start:stop] = function(np.arange(start, stop, dtype=np.float64)[:, None] * per_position)
 
     def rope(
         self,

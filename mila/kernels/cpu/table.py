@@ -8,28 +8,30 @@ import numpy as np
 
 from mila.kernels.cpu.attention import CpuAttention
 from mila.kernels.cpu.dropout import CpuDropout
-from mila.kernels.cpu.elementwise import CpuElementwise
 from mila.kernels.cpu.embedding import CpuEmbedding
+from mila.kernels.cpu.head_norm import CpuHeadNorm
 from mila.kernels.cpu.linear import CpuLinear
 from mila.kernels.cpu.loss import CpuLoss
 from mila.kernels.cpu.normalization import CpuNormalization
 from mila.kernels.cpu.optimizer import CpuOptimizer
 from mila.kernels.cpu.rope import CpuRope
+from mila.kernels.cpu.single_row import CpuSingleRow
 from mila.kernels.cpu.softmax import CpuSoftmax
 from mila.kernels.cpu.workers import Workers
 
 
 class CpuKernels(
-    CpuElementwise,
     CpuDropout,
     CpuLinear,
     CpuNormalization,
+    CpuHeadNorm,
     CpuSoftmax,
     CpuEmbedding,
     CpuAttention,
     CpuRope,
     CpuLoss,
     CpuOptimizer,
+    CpuSingleRow,
 ):
     """``Kernels`` in NumPy, on ``threads`` threads. One object may serve several networks and several user threads."""
 

@@ -29,6 +29,7 @@ from mila.kernels.signatures.linear import LinearKernels
 from mila.kernels.signatures.loss import LossKernels
 from mila.kernels.signatures.normalization import NormalizationKernels
 from mila.kernels.signatures.optimizer import OptimizerKernels
+from mila.kernels.signatures.single_row import SingleRowKernels
 
 __all__ = ["Array", "Kernels"]
 
@@ -41,6 +42,7 @@ class Kernels(
     AttentionKernels,
     LossKernels,
     OptimizerKernels,
+    SingleRowKernels,
     Protocol,
 ):
     """Everything a backend offers."""

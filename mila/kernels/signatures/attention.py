@@ -11,8 +11,11 @@ from mila.kernels.signatures.arrays import Array
 class AttentionKernels(Protocol):
     """Rotary positions and attention over packed projections ``qkv (B, T, (H + 2 K) D)``: q, then k, then v heads."""
 
-    def rope_tables(self, cosine: Array | None, sine: Array | None, theta: float) -> None:
-        """Fill those given (positions, R / 2) from the angles ``position * theta ** (-2 i / R)``, rounded once."""
+    def rope_tables(self, cosine: Array | None, sine: Array | None, frequencies: Sequence[float]) -> None:
+        """Fill those given (positions, R / 2) from the angles ``position * frequencies[i]``, rounded once.
+
+        ``frequencies``: R / 2 angles per position, in radians.
+        """
 
     def rope(
         self,
@@ -94,8 +97,15 @@ class AttentionKernels(Protocol):
         """Append k and v of ``qkv (B, T, …)`` to ``keys``, ``values (B, K, S, D)`` at ``starts[b]``, then attend.
 
         Row b holds ``lengths[b]`` valid positions; outputs beyond them are zero and nothing is written to the cache for
-        them.
+        them. A query sees the positions before it that ``attention_forward`` lets it see.
+
+        A cache is a ring: position p lies in slot ``p % S``, where it overwrites position ``p - S``. Without a window
+        positions stay below S. With one they may go on for ever if ``S >= window - 1 + T``: a chunk then overwrites
+        nothing that its own queries see. The caller sees to all this, and that the positions before ``starts[b]``
+        within the window of its query are in the cache.
         """
 
-    def attention_cached_workspace(self, length: int, capacity: int, heads: int, kv_heads: int, head_dim: int) -> int:
-        """Elements of ``attention_cached``'s workspace: at most linear in ``capacity``."""
+    def attention_cached_workspace(
+        self, length: int, capacity: int, heads: int, kv_heads: int, head_dim: int, window: int
+    ) -> int:
+        """Elements of ``attention_cached``'s workspace: at most linear in ``capacity``, no less for more positions."""

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mila.kernels.signatures.arrays import Array
+from mila.kernels.signatures.single_row import Bound
 
 
 class NormalizationKernels(Protocol):
@@ -76,6 +77,64 @@ class NormalizationKernels(Protocol):
 
     def rms_norm_backward_workspace(self, rows: int, columns: int) -> int:
         """Elements of ``rms_norm_backward``'s workspace."""
+
+    def head_norm_forward(
+        self,
+        output: Array,
+        normal: Array | None,
+        rstd: Array,
+        x: Array,
+        query_weight: Array,
+        key_weight: Array,
+        heads: int,
+        kv_heads: int,
+        epsilon: float,
+        workspace: Array,
+    ) -> None:
+        """``normal = x * rstd``, ``y = normal * weight`` for the query and key heads of ``x (…, (H + 2 K) D)``.
+
+        ``rstd (N, H + K) = 1 / sqrt(mean(x²) + epsilon)`` over each head; value heads are copied. ``normal``
+        (N, (H + K) D) is for the backward step; ``output`` may be ``x``.
+        """
+
+    def head_norm_forward_workspace(self, rows: int, heads: int, kv_heads: int, head_dim: int) -> int:
+        """Elements of ``head_norm_forward``'s workspace."""
+
+    def bind_head_norm_forward(
+        self,
+        output: Array,
+        x: Array,
+        query_weight: Array,
+        key_weight: Array,
+        heads: int,
+        kv_heads: int,
+        epsilon: float,
+        workspace: Array,
+    ) -> Bound:
+        """``head_norm_forward`` of a single row without its statistics, bound as in ``SingleRowKernels``."""
+
+    def head_norm_backward(
+        self,
+        dx: Array,
+        dquery_weight: Array | None,
+        dkey_weight: Array | None,
+        normal: Array,
+        rstd: Array,
+        dy: Array,
+        query_weight: Array,
+        key_weight: Array,
+        heads: int,
+        kv_heads: int,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """``dx = rstd (g - normal mean(g normal))``, ``g = dy weight``, over each head; ``None`` for a frozen weight.
+
+        ``dweight`` sums ``dy normal`` over rows and the heads that share the weight; ``dx`` may be ``dy``.
+        """
+
+    def head_norm_backward_workspace(self, rows: int, heads: int, kv_heads: int, head_dim: int) -> int:
+        """Elements of ``head_norm_backward``'s workspace."""
 
     def softmax_forward(self, output: Array, x: Array, axis: int, workspace: Array) -> None:
         """Max-shifted softmax along ``axis``; ``output`` may be ``x``."""

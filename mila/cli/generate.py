@@ -1,0 +1,110 @@
+"""``mila generate``: a model continues a text."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from mila.cli import text_options as options
+from mila.cli.display import print_json, print_note, print_text
+from mila.cli.failures import INTERRUPTED, USAGE, leave, reports_errors
+from mila.errors import DataError
+from mila.generation import Status
+from mila.generation.text import TextCompletion, TextTokenizer, generate_text
+from mila.models import read_model_folder
+
+_STANDARD_INPUT = "-"
+
+
+@reports_errors
+def generate(
+    folder: options.Folder,
+    prompt: Annotated[
+        str | None, typer.Argument(help="What the text starts with; - or none takes it from standard input.")
+    ] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=0, help="Tokens to write at most.")] = 200,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    min_p: options.MinP = None,
+    repetition_penalty: options.RepetitionPenalty = None,
+    seed: options.Seed = 0,
+    stop: options.Stop = None,
+    context_length: Annotated[
+        int | None,
+        typer.Option(min=1, help="Tokens that memory is planned for; by default the prompt's and the new ones."),
+    ] = None,
+    chat: Annotated[
+        bool, typer.Option("--chat", help="The prompt is a user's message to a chat model, written out as it expects.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Write what follows a prompt with a model you have: only the new text goes to standard output.
+
+    Where the model's generation_config.json says do_sample, its temperature, top-k, top-p and min-p are the defaults,
+    else the likeliest token is taken. Its repetition penalty always counts.
+    """
+    found = read_model_folder(folder)
+    config = options.sampling_config(
+        folder,
+        max_new_tokens=max_new_tokens,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        repetition_penalty=repetition_penalty,
+        seed=seed,
+    )
+    stops = options.stop_strings(stop)
+    tokenizer = TextTokenizer.from_folder(folder)
+    text = _read_prompt(prompt)
+    ids = tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
+    positions = options.positions_of(found, context_length, len(ids) + max_new_tokens)
+    if not ids:
+        raise DataError("prompt: expected at least one token, got none")
+    if len(ids) > positions:
+        raise DataError(f"prompt: expected at most the {positions} tokens of the context, got {len(ids)}")
+    model = options.load_model(folder, positions, quiet=as_json)
+    interruption = options.Interruption()
+    with interruption.watched():
+        completion = generate_text(
+            model.network,
+            tokenizer,
+            ids if chat else text,
+            config,
+            stop_strings=stops,
+            on_text=interruption.guard(_nowhere if as_json else print_text),
+        )
+    _conclude(folder, model, completion, as_json)
+
+
+def _read_prompt(prompt: str | None) -> str:
+    """The prompt, or standard input without the end of its last line."""
+    if prompt is not None and prompt != _STANDARD_INPUT:
+        return prompt
+    if prompt is None and sys.stdin.isatty():
+        raise leave(USAGE, "a prompt is missing: give it after the folder, or through a pipe")
+    try:
+        text = sys.stdin.buffer.read().decode("utf-8")
+    except UnicodeDecodeError as error:
+        found = error.object[error.start]
+        raise DataError(f"standard input: expected UTF-8, got byte 0x{found:02x} at {error.start}") from None
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def _nowhere(piece: str) -> None:
+    """The document has the text."""
+
+
+def _conclude(folder: Path, model: options.LoadedModel, completion: TextCompletion, as_json: bool) -> None:
+    if as_json:
+        document: dict[str, Any] = {"model": str(folder), **options.completion_document(completion, model)}
+        print_json(document | {"notes": list(model.notes)})
+    else:
+        print_text("\n")
+        print_note(options.completion_line(completion))
+    if completion.status is Status.CANCELLED:
+        raise typer.Exit(INTERRUPTED)

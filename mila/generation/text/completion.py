@@ -1,0 +1,233 @@
+"""Text in, text out: what :mod:`mila.generation` does on ids, with a tokenizer at both ends."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from mila.errors import ConfigurationError
+from mila.generation.config import Completion, GenerationConfig, Status
+from mila.generation.decoding import Decodable, generate, stream
+from mila.generation.text.incremental import StopStrings
+from mila.generation.text.tokenizer import TextTokenizer
+
+#: Text, or ids that were made of it before, such as those of a conversation.
+Prompt = str | Sequence[int]
+
+
+@dataclass(frozen=True)
+class TextCompletion:
+    """What follows one prompt.
+
+    Attributes:
+        text: up to the first stop string, or all of it.
+        tokens: the ids written, those of a stop string included, without the stop token.
+        status: why it ends here; ``STOP`` for a stop string too.
+        prompt_tokens: length of the prompt.
+        reused_tokens: how many of these the cache held already.
+        prefill_seconds: from the call to the first token.
+        decode_seconds: from there to the end.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    status: Status
+    prompt_tokens: int
+    reused_tokens: int
+    prefill_seconds: float
+    decode_seconds: float
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Rate of decoding; the first token is the prefill's. ``None`` where there was but one."""
+        count = len(self.tokens) - 1
+        return count / self.decode_seconds if count > 0 and self.decode_seconds > 0 else None
+
+
+def generate_text(
+    network: Decodable,
+    tokenizer: TextTokenizer,
+    prompt: Prompt,
+    config: GenerationConfig | None = None,
+    *,
+    stop_strings: Sequence[str] = (),
+    on_text: Callable[[str], bool | None] | None = None,
+) -> TextCompletion:
+    """Write what follows one prompt; see :func:`generate_texts`.
+
+    Args:
+        network: built for inference.
+        tokenizer: the model's.
+        prompt: text or ids.
+        config: how to choose, and when to stop; by default the likeliest tokens, up to a stop token.
+        stop_strings: texts that end it.
+        on_text: called for every token with the text that has become certain, which may be none, and once more at the
+            end with the rest if there is any. Returning ``False`` cancels.
+    """
+
+    def notify(row: int, text: str) -> bool | None:
+        return None if on_text is None else on_text(text)
+
+    return generate_texts(network, tokenizer, [prompt], config, stop_strings=stop_strings, on_text=notify)[0]
+
+
+def generate_texts(
+    network: Decodable,
+    tokenizer: TextTokenizer,
+    prompts: Sequence[Prompt],
+    config: GenerationConfig | None = None,
+    *,
+    stop_strings: Sequence[str] = (),
+    on_text: Callable[[int, str], bool | None] | None = None,
+) -> list[TextCompletion]:
+    """Write what follows each prompt.
+
+    The tokenizer's stop tokens are added to those of ``config``, and ids beyond its vocabulary are never chosen. The
+    pieces given to ``on_text``, joined, are the completion's text; a piece is never taken back.
+
+    Args:
+        network: built for inference, for as many rows.
+        tokenizer: the model's.
+        prompts: text, encoded with the special tokens that the model expects around it, or ids.
+        config: how to choose, and when to stop.
+        stop_strings: texts that end a row; they may lie across tokens.
+        on_text: called with the row and its text as in :func:`generate_text`.
+
+    Raises:
+        ConfigurationError: an empty stop string.
+        DataError: a prompt that is no text.
+        TokenIdError, ShapeError, LifecycleError, NonFiniteError: see :func:`mila.generation.generate`.
+    """
+    rows = [_Row(tokenizer, prompt, stop_strings) for prompt in prompts]
+
+    def on_token(row: int, token: int) -> bool:
+        text = rows[row].push(token)
+        wanted = on_text is None or on_text(row, text) is not False
+        return wanted and not rows[row].is_stopped
+
+    ids = [row.ids for row in rows]
+    completions = generate(network, ids, complete_config(network, tokenizer, config), on_token=on_token)
+    for number, row in enumerate(rows):
+        rest = row.finish()
+        if rest and on_text is not None:
+            on_text(number, rest)
+    return [row.completion(completion) for row, completion in zip(rows, completions, strict=True)]
+
+
+def stream_text(
+    network: Decodable,
+    tokenizer: TextTokenizer,
+    prompt: Prompt,
+    config: GenerationConfig | None = None,
+    *,
+    stop_strings: Sequence[str] = (),
+) -> TextStream:
+    """The text that follows ``prompt``, piece by piece, as it is asked for; arguments as in :func:`generate_text`."""
+    return TextStream(network, tokenizer, prompt, config, stop_strings)
+
+
+class TextStream:
+    """An iterator over pieces of text, none of them empty; each is computed when it is asked for.
+
+    Closing it, or leaving a ``with`` block of it, cancels. Afterwards, or once it has ended, :attr:`completion` has the
+    rest.
+    """
+
+    def __init__(
+        self,
+        network: Decodable,
+        tokenizer: TextTokenizer,
+        prompt: Prompt,
+        config: GenerationConfig | None,
+        stop_strings: Sequence[str],
+    ) -> None:
+        self._row = _Row(tokenizer, prompt, stop_strings)
+        self._tokens = stream(network, self._row.ids, complete_config(network, tokenizer, config))
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> str:
+        for token in self._tokens:
+            text = self._row.push(token)
+            if self._row.is_stopped:
+                self._tokens.close()
+            if text:
+                return text
+        rest = self._row.finish()
+        if not rest:
+            raise StopIteration
+        return rest
+
+    def close(self) -> None:
+        """Write no more."""
+        self._tokens.close()
+        self._row.finish()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.close()
+
+    @property
+    def completion(self) -> TextCompletion:
+        """All that was written, and why it ended.
+
+        Raises:
+            LifecycleError: it has not ended.
+        """
+        return self._row.completion(self._tokens.completion)
+
+
+def complete_config(
+    network: Decodable, tokenizer: TextTokenizer, config: GenerationConfig | None = None
+) -> GenerationConfig:
+    """``config`` with the tokenizer's stop tokens, and without ids that are padding of the network's table."""
+    config = config or GenerationConfig()
+    limits = (config.vocabulary, tokenizer.vocabulary, network.decoding_session.vocabulary)
+    stops = dict.fromkeys([*config.stop_tokens, *tokenizer.stop_tokens])
+    vocabulary = min(limit for limit in limits if limit is not None)
+    return config.model_copy(update={"stop_tokens": tuple(stops), "vocabulary": vocabulary})
+
+
+class _Row:
+    """The way of one row from ids to text."""
+
+    def __init__(self, tokenizer: TextTokenizer, prompt: Prompt, stop_strings: Sequence[str]) -> None:
+        if isinstance(stop_strings, str) or not all(stop_strings):
+            raise ConfigurationError(f"stop_strings: expected texts of one character or more, got {stop_strings!r}")
+        is_text = isinstance(prompt, str)
+        self.ids: Sequence[int] = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
+        self._decoder = tokenizer.decoder(self.ids if is_text else ())  # the text goes on where the prompt ends
+        self._stops = StopStrings(stop_strings)
+        self._parts: list[str] = []
+
+    @property
+    def is_stopped(self) -> bool:
+        return self._stops.found
+
+    def push(self, token: int) -> str:
+        return self._keep(self._stops.push(self._decoder.push(token)))
+
+    def finish(self) -> str:
+        return self._keep(self._stops.push(self._decoder.finish()) + self._stops.finish())
+
+    def _keep(self, text: str) -> str:
+        self._parts.append(text)
+        return text
+
+    def completion(self, completion: Completion) -> TextCompletion:
+        return TextCompletion(
+            text="".join(self._parts),
+            tokens=completion.tokens,
+            status=Status.STOP if self.is_stopped else completion.status,
+            prompt_tokens=completion.prompt_tokens,
+            reused_tokens=completion.reused_tokens,
+            prefill_seconds=completion.prefill_seconds,
+            decode_seconds=completion.decode_seconds,
+        )

@@ -1,0 +1,91 @@
+"""Networks written as model folders that ``transformers`` opens."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from mila.core.state import TensorSavePass, save_flat_tensors
+from mila.errors import ConfigurationError, LifecycleError
+from mila.memory.storage import DType, network_dtype
+from mila.models.hugging_face.architecture import Architecture, Inexpressible
+from mila.models.hugging_face.folder import ARCHITECTURES, CONFIG_FILE
+from mila.models.hugging_face.harmless_fields import KEPT_FIELDS
+from mila.models.language_model import LanguageModel
+from mila.serialization import ExportFolder
+
+#: What an export copies from the folder that the network came from.
+COPIED_FILES = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
+)
+
+
+def export_pretrained(
+    network: LanguageModel[Any],
+    folder: Path | str,
+    *,
+    max_shard_size: str | int = "5GB",
+    dtype: DType | type[Any] | str | None = None,
+) -> None:
+    """Write a model folder: ``config.json``, the weights, and the tokenizer's files where the network came with them.
+
+    The folder appears whole or not at all. The architecture is that of the folder that the network came from, else the
+    first that has words for its config.
+
+    Args:
+        network: built, with all its parameters; as a root, or in a training step.
+        folder: a free name, or an earlier export, which is replaced.
+        max_shard_size: the most bytes of weights in one file, as a number or a text such as ``"5GB"``.
+        dtype: of the weights in the files; the network's by default.
+
+    Raises:
+        LifecycleError: not built, or parameters are missing.
+        ConfigurationError: no architecture has words for the network's config, or a size that is none.
+        CheckpointError: values that ``dtype`` cannot hold, or the operating system refuses; nothing was written.
+    """
+    network.require_built("save_pretrained")
+    if network.root._missing:
+        names = ", ".join(network.root._missing)
+        raise LifecycleError(
+            f"{network.path}: save_pretrained needs all parameters, and these were not loaded: {names}"
+        )
+    architecture, fields = _express(network)
+    stored = network.dtype if dtype is None else network_dtype(dtype)
+    pieces = architecture.names.canonical(network)
+    came_from = network.pretrained
+    kept = {} if came_from is None else {key: came_from.raw[key] for key in KEPT_FIELDS & came_from.raw.keys()}
+    copied = [] if came_from is None else [came_from.folder / file for file in COPIED_FILES]
+    with ExportFolder(folder) as target:
+        target.write_json(CONFIG_FILE, kept | fields | {"torch_dtype": stored.name})
+        for file in copied:
+            if file.is_file():
+                target.copy_file(file)
+        with target.tensors(max_shard_size) as writer:
+            writer.set_metadata("format", "pt")
+            save_flat_tensors(network, writer, "", TensorSavePass.DECLARE, pieces=pieces, dtype=stored)
+            writer.begin()
+            save_flat_tensors(network, writer, "", TensorSavePass.WRITE, pieces=pieces)
+
+
+def _express(network: LanguageModel[Any]) -> tuple[Architecture, dict[str, Any]]:
+    """The architecture that an export has, and the fields that say the network's config."""
+    came_from = network.pretrained
+    first = [] if came_from is None else [ARCHITECTURES[came_from.model_type]]
+    reasons = []
+    for architecture in [*first, *ARCHITECTURES.values()]:
+        try:
+            return architecture, architecture.express(network.config)
+        except Inexpressible as error:
+            reasons.append(f"{architecture.model_type} has no {error}")
+    raise ConfigurationError(
+        f"{network.path}: no architecture of transformers has words for its config: {', '.join(reasons)}"
+    )

@@ -1,0 +1,120 @@
+"""A model folder: what its ``config.json`` says, without its weights."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from mila.devices import DeviceId
+from mila.errors import CheckpointError, ConfigurationError
+from mila.memory.storage import DType
+from mila.models.hugging_face.architecture import Architecture, Interpretation
+from mila.models.hugging_face.gpt2 import GPT2
+from mila.models.hugging_face.llama_family import LLAMA, MISTRAL, QWEN2, QWEN3
+from mila.models.language_model import LanguageModel, LanguageModelConfig
+from mila.serialization import read_json_object, recover_folder
+
+#: By ``model_type``; exports of networks made from scratch use the first that has words for their config.
+ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)}
+CONFIG_FILE = "config.json"
+GENERATION_FILE = "generation_config.json"
+
+
+@dataclass(frozen=True)
+class ModelFolder:
+    """What a model folder says about itself.
+
+    Attributes:
+        path: the folder.
+        model_type: the architecture's name.
+        config: of the network.
+        raw: the content of ``config.json``.
+        generation: the content of ``generation_config.json``; empty where there is none.
+        dropouts: the file's dropout probabilities that are not zero; the network has the ``dropout`` that was asked
+            for, which is 0 by default.
+        notes: what a user should be told.
+    """
+
+    path: Path
+    model_type: str
+    config: LanguageModelConfig
+    raw: Mapping[str, Any]
+    generation: Mapping[str, Any]
+    dropouts: Mapping[str, float]
+    notes: tuple[str, ...]
+
+    @property
+    def architecture(self) -> Architecture:
+        """How the folder's fields and tensors are called."""
+        return ARCHITECTURES[self.model_type]
+
+    def network(
+        self,
+        name: str = "model",
+        *,
+        device: str | DeviceId | None = None,
+        dtype: DType | type[Any] | str | None = None,
+        seed: int | None = None,
+    ) -> LanguageModel[Any]:
+        """The network of the config, unbuilt: nothing is allocated, so that it can be planned."""
+        return self.architecture.network_class(name, self.config, device=device, dtype=dtype, seed=seed)
+
+
+def read_model_folder(
+    folder: Path | str,
+    *,
+    tie_word_embeddings: bool | None = None,
+    dropout: float | None = None,
+    ignore_fields: Collection[str] = (),
+) -> ModelFolder:
+    """Read ``config.json``, and ``generation_config.json`` where there is one; no weights.
+
+    Args:
+        folder: as the Hugging Face libraries write them.
+        tie_word_embeddings: overrides what the config says.
+        dropout: of the network; 0 by default, whatever the config says.
+        ignore_fields: unknown fields of the config that do not change the result.
+
+    Raises:
+        ConfigurationError: an override that the architecture does not have.
+        CheckpointError: no such folder, an architecture that Mila does not have, or one message with every field that
+            is missing, wrong, unknown, or without a kernel.
+    """
+    path = Path(folder)
+    file = path / CONFIG_FILE
+    recover_folder(path)
+    if not path.is_dir():
+        got = "a file" if path.exists() else "nothing"
+        hint = "; `mila import` makes a folder of it" if path.suffix == ".gguf" else ""
+        raise CheckpointError(f"{path}: expected a model folder with {CONFIG_FILE}, got {got}{hint}")
+    if isinstance(ignore_fields, str):
+        raise ConfigurationError(f"{path}: ignore_fields is a list of names, got the string {ignore_fields!r}")
+    raw = read_json_object(file, what="model config")
+    architecture = ARCHITECTURES.get(model_type := str(raw.get("model_type")))
+    if architecture is None:
+        expected = ", ".join(ARCHITECTURES)
+        raise CheckpointError(f"{file}: expected one of the model types {expected}, got {raw.get('model_type')!r}")
+    read = _interpret(architecture, raw, file, tie_word_embeddings, dropout, ignore_fields)
+    generation_file = path / GENERATION_FILE
+    generation = read_json_object(generation_file, what="generation config") if generation_file.exists() else {}
+    return ModelFolder(path, model_type, read.config, raw, generation, read.dropouts, read.notes)
+
+
+def _interpret(
+    architecture: Architecture,
+    raw: Mapping[str, Any],
+    file: Path,
+    tie_word_embeddings: bool | None,
+    dropout: float | None,
+    ignored: Collection[str],
+) -> Interpretation:
+    overrides: dict[str, Any] = {}
+    if tie_word_embeddings is not None:
+        overrides["tie_word_embeddings"] = tie_word_embeddings
+    if dropout and not architecture.dropout_fields:
+        raise ConfigurationError(f"{file}: a {architecture.model_type} has no dropout here, got dropout={dropout}")
+    if dropout is not None and architecture.dropout_fields:
+        overrides["dropout"] = float(dropout)
+    return architecture.interpret(raw, file, overrides, ignored)

@@ -1,0 +1,236 @@
+"""Networks with the weights of a model folder."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mila.core import BuildContext, LoadReport, RuntimeMode, TrainingStep
+from mila.core.component import Component
+from mila.core.loading import LoadPlan, Progress
+from mila.core.pieces import NameMap
+from mila.core.state import StoredRows, row_blocks
+from mila.devices import DeviceId
+from mila.errors import CheckpointError, ConfigurationError
+from mila.memory.storage import DType
+from mila.models.hugging_face.folder import CONFIG_FILE, ModelFolder, read_model_folder
+from mila.models.hugging_face.vocabulary import check_vocabulary
+from mila.models.language_model import LanguageModel, LanguageModelConfig
+from mila.models.pretrained import Pretrained
+from mila.serialization import TensorSource, format_dtype, open_tensors
+
+_HEAD, _TABLE = "lm_head.weight", "embedding.wte"
+#: Fields of a config that say nothing about the function that a checkpoint was trained to be.
+_FREE_FIELDS = frozenset({"dropout", "initial_std", "trainable", "tie_word_embeddings", "max_seq_len"})
+
+
+def from_pretrained(
+    folder: Path | str,
+    *,
+    context_length: int,
+    batch_size: int = 1,
+    runtime_mode: RuntimeMode = RuntimeMode.INFERENCE,
+    device: str | DeviceId = "cpu",
+    dtype: DType | type[Any] | str | None = None,
+    tie_word_embeddings: bool | None = None,
+    dropout: float | None = None,
+    ignore_fields: Collection[str] = (),
+    on_progress: Progress | None = None,
+    **build_options: Any,
+) -> LanguageModel[Any]:
+    """The network of a model folder, built and loaded.
+
+    Everything is checked against the unbuilt network, names, shapes and dtypes of the files included, before anything
+    is allocated; then the weights go from the files straight to their place.
+
+    Args:
+        folder: ``config.json`` and safetensors, as the Hugging Face libraries write them.
+        context_length: positions to build for.
+        batch_size: sequences to build for.
+        runtime_mode: what the build allocates for.
+        device: where the network runs.
+        dtype: stored dtype, float32 by default; weights of another float dtype are converted.
+        tie_word_embeddings: whether the head computes with the token table; needed only where config and weights
+            contradict each other.
+        dropout: of the network; needed in training where the config has dropout.
+        ignore_fields: unknown fields of ``config.json`` that do not change the result.
+        on_progress: called with the bytes read so far and the bytes to read.
+        **build_options: further fields of :class:`BuildContext`, such as ``prefill_size``.
+
+    Raises:
+        CheckpointError: the folder is malformed or incomplete, or has something that Mila does not compute; one
+            message with all that is wrong.
+        ConfigurationError: dropout is not decided.
+        ShapeError: more positions than the model has.
+        OutOfMemoryError: there is less memory than the build needs.
+    """
+    found = read_model_folder(
+        folder, tie_word_embeddings=tie_word_embeddings, dropout=dropout, ignore_fields=ignore_fields
+    )
+    if runtime_mode is RuntimeMode.TRAINING and dropout is None:
+        _require_decided_dropout(found)
+    network = found.network(device=device, dtype=dtype)
+    options = {"initialize_parameters": False, **build_options}
+    context = BuildContext((batch_size, context_length), runtime_mode, **options)
+    network.plan(context)  # what the build would refuse is refused before the files are read
+    with open_weights(found.path) as source:
+        names = _resolve(network, found, source, tie_word_embeddings)
+        plan = LoadPlan(network, source, names)
+        network.build(context)
+        _finish(network, found, plan.run(on_progress))
+    return network
+
+
+def load_weights(
+    root: Component[Any],
+    folder: Path | str,
+    *,
+    dropout: float | None = None,
+    ignore_fields: Collection[str] = (),
+    on_progress: Progress | None = None,
+) -> LoadReport:
+    """Fill a built language model, or the one in a training step, from a model folder.
+
+    Args:
+        root: a :class:`LanguageModel` or a :class:`TrainingStep`.
+        folder: whose config says what the network's says; see :func:`from_pretrained`.
+        dropout: that of the network, to say so where the folder's config has another and ``root`` is for training.
+        ignore_fields: unknown fields of ``config.json`` that do not change the result.
+        on_progress: called with the bytes read so far and the bytes to read.
+
+    Raises:
+        ConfigurationError: ``root`` is something else, or dropout is not decided.
+        CheckpointError: the folder does not fit the network; nothing was changed.
+        LifecycleError: ``root`` is not built.
+    """
+    network = root.network if isinstance(root, TrainingStep) else root
+    if not isinstance(network, LanguageModel):
+        raise ConfigurationError(f"{root.path}: expected a language model or a training step of one, got {root!r}")
+    root.require_built("load_weights")
+    tied = network.config.tie_word_embeddings
+    found = read_model_folder(folder, tie_word_embeddings=tied, ignore_fields=ignore_fields)
+    _require_same_config(network, found)
+    if root.is_training_mode:
+        _require_dropout_of(network, found, dropout)
+    is_decided = found.raw.get("tie_word_embeddings") != tied
+    with open_weights(found.path) as source:
+        names = _resolve(network, found, source, tied if is_decided else None)
+        return _finish(network, found, LoadPlan(network, source, names).run(on_progress))
+
+
+def open_weights(folder: Path) -> TensorSource:
+    """The safetensors of a model folder; in the cache of the Hugging Face libraries the files are links."""
+    is_cached = folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir()
+    return open_tensors(folder, follow_links=is_cached)
+
+
+def _finish(network: LanguageModel[Any], found: ModelFolder, report: LoadReport) -> LoadReport:
+    network.pretrained = Pretrained(found.path, found.model_type, found.raw, report)
+    return report
+
+
+def _resolve(network: LanguageModel[Any], found: ModelFolder, source: TensorSource, tied: bool | None) -> NameMap:
+    """The map of the files' names, the head decided; ``tied`` is what the caller decided about it."""
+    names = found.architecture.names.resolve(network, {*source.tensors, *source.aliases})
+    notes = (*found.notes, *check_vocabulary(found.path, network.config.vocab_size), *names.notes)
+    names = replace(names, notes=notes)
+    has_head = _HEAD in source.tensors or _HEAD in source.aliases
+    if not network.config.tie_word_embeddings:
+        if has_head or tied is not None:
+            return names
+        problem = f"{_says(found)}, and the weights have no {_HEAD}; pass tie_word_embeddings=True to use the table"
+        return replace(names, problems=(*names.problems, problem))
+    if not has_head:
+        return names
+    names = replace(names, ignored=names.ignored | {_HEAD})
+    if tied:
+        return replace(names, notes=(*notes, f"{_HEAD} is not used, as tie_word_embeddings=True says"))
+    table = names.pieces[_TABLE][0].name
+    if table in source.tensors and not _are_equal(source, table, _HEAD):
+        problem = (
+            f"{_says(found)}, and the weights have a {_HEAD} that differs from {table}; pass "
+            "tie_word_embeddings=False to use it, or True to use the table"
+        )
+        return replace(names, problems=(*names.problems, problem))
+    return replace(names, notes=(*notes, f"{_HEAD} equals {table}, and is stored once"))
+
+
+def _says(found: ModelFolder) -> str:
+    said = found.raw.get("tie_word_embeddings")
+    if said is None:
+        return f"config.json says nothing about tie_word_embeddings, for a {found.model_type} {_default_tie(found)}"
+    return f"config.json says tie_word_embeddings = {said}"
+
+
+def _default_tie(found: ModelFolder) -> bool:
+    fields = found.architecture.fields
+    return bool(next(field.default for field in fields if field.key == "tie_word_embeddings"))
+
+
+def _are_equal(source: TensorSource, one: str, other: str) -> bool:
+    """Whether two stored tensors have the same values; compared by tiles."""
+    rows = [_stored_rows(source, name) for name in (one, other)]
+    if rows[0].shape != rows[1].shape:
+        return False
+    for start, block in row_blocks(rows[0]):
+        twin = rows[1][start : start + len(block)]
+        if block.dtype == twin.dtype:  # bit for bit, so that NaN equals itself
+            block, twin = block.view(np.uint8), twin.view(np.uint8)
+        else:
+            block, twin = block.astype(np.float64), twin.astype(np.float64)
+        if not np.array_equal(block, twin):
+            return False
+    return True
+
+
+def _stored_rows(source: TensorSource, name: str) -> StoredRows:
+    entry = source.entry(name)
+    dtype = format_dtype(entry.dtype_name).numpy_dtype
+    if dtype is None:
+        raise CheckpointError(f"{source.path}: {name} has the dtype {entry.dtype_name}, which is no float")
+    return StoredRows(source, name, dtype, tuple(entry.shape) or (1,))
+
+
+def _require_same_config(network: LanguageModel[Any], found: ModelFolder) -> None:
+    """Raise where a network computes another function than the folder's, although the weights might fit."""
+    own, read = _function_of(network.config), _function_of(found.config)
+    differences = [
+        f"{name} {own.get(name)!r} here, {read.get(name)!r} there"
+        for name in own | read
+        if own.get(name) != read.get(name)
+    ]
+    if differences:
+        raise CheckpointError(f"{found.path}: is another model than {network.path}: " + "; ".join(differences))
+
+
+def _function_of(config: LanguageModelConfig) -> dict[str, Any]:
+    """The fields of a config that decide what it computes, with the defaults that other fields imply."""
+    fields = {"class": type(config).__name__, **config.model_dump(exclude=set(_FREE_FIELDS))}
+    width, heads = config.embedding_dim, config.num_heads
+    for name, implied in (("hidden_dim", 4 * width), ("num_kv_heads", heads), ("head_dim", width // heads)):
+        fields[name] = fields.get(name) or implied
+    return fields
+
+
+def _require_decided_dropout(found: ModelFolder) -> None:
+    if found.dropouts:
+        shown = ", ".join(f"{key} = {value}" for key, value in found.dropouts.items())
+        hint = "dropout=0.0 to train without"
+        if found.architecture.dropout_fields:
+            hint += f", or another for {' and '.join(found.architecture.dropout_fields)}"
+        raise ConfigurationError(f"{found.path / CONFIG_FILE}: has {shown}; for training pass {hint}")
+
+
+def _require_dropout_of(network: LanguageModel[Any], found: ModelFolder, dropout: float | None) -> None:
+    """Raise where a network that is to be trained has another dropout than the file, and nobody said so."""
+    own = getattr(network.config, "dropout", 0.0)
+    if dropout is not None and dropout != own:
+        raise ConfigurationError(f"{network.path}: has dropout {own}, got dropout={dropout}")
+    fields = found.architecture.dropout_fields
+    is_same = fields and found.dropouts == dict.fromkeys(fields, own)
+    if dropout is None and not is_same:
+        _require_decided_dropout(found)
