@@ -27,6 +27,10 @@ _OPTIONS = {
     "embedding_dim": "--width",
     "num_heads": "--heads",
     "num_kv_heads": "--kv-heads",
+    "temperature": "--temperature",
+    "top_p": "--top-p",
+    "min_p": "--min-p",
+    "repetition_penalty": "--repetition-penalty",
 }
 
 P = ParamSpec("P")

@@ -70,7 +70,10 @@ class LanguageModel(Network[LanguageModelConfigT]):
         max_shard_size: str | int = "5GB",
         dtype: DType | type[Any] | str | None = None,
     ) -> None:
-        """Write a model folder that ``transformers`` opens; see :func:`mila.models.export_pretrained`."""
+        """Write a model folder that ``transformers`` opens; see :func:`mila.models.export_pretrained`.
+
+        ``folder`` is a free name or an earlier export, never the folder of a download.
+        """
         from mila.models.hugging_face.exporting import export_pretrained  # it knows this class
 
         export_pretrained(self, folder, max_shard_size=max_shard_size, dtype=dtype)

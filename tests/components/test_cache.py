@@ -96,7 +96,7 @@ def test_a_window_wider_than_the_sequence_hides_nothing(max_seq_len: int) -> Non
     assert attention.earliest_start(0) == 0
 
 
-def windowed_model(window: int | None) -> LlamaTransformer:
+def windowed_model(window: int | None, sliding_layers: tuple[int, ...] | None = None) -> LlamaTransformer:
     config = LlamaConfig(
         vocab_size=11,
         embedding_dim=8,
@@ -106,17 +106,20 @@ def windowed_model(window: int | None) -> LlamaTransformer:
         hidden_dim=10,
         max_seq_len=40,
         sliding_window=window,
+        sliding_layers=sliding_layers,
     )
     return LlamaTransformer("llama", config, device="cpu", dtype="float64")
 
 
+@pytest.mark.parametrize("batch", [1, 2])
+@pytest.mark.parametrize("layers", [None, (1,)])
 @pytest.mark.parametrize("chunk", [1, 3, 7])
-def test_a_model_decodes_far_beyond_its_rings(chunk: int) -> None:
-    ids = np.random.default_rng(0).integers(0, 11, (2, 40), np.int32)
-    reference, model = windowed_model(4), windowed_model(4)
-    reference.build(BuildContext((2, 40), RuntimeMode.TRAINING))
+def test_a_model_decodes_far_beyond_its_rings(chunk: int, layers: tuple[int, ...] | None, batch: int) -> None:
+    ids = np.random.default_rng(0).integers(0, 11, (batch, 40), np.int32)
+    reference, model = windowed_model(4, layers), windowed_model(4, layers)
+    reference.build(BuildContext((batch, 40), RuntimeMode.TRAINING))
     want = np.array(reference.forward(ids))
-    model.build(BuildContext((2, 40), RuntimeMode.INFERENCE, initialize_parameters=True, prefill_size=chunk))
+    model.build(BuildContext((batch, 40), RuntimeMode.INFERENCE, initialize_parameters=True, prefill_size=chunk))
     for start in range(0, 20, chunk):
         got = model.forward(ids[:, start : start + chunk].copy(), position=Position(start))
         assert np.allclose(got[:, 0], want[:, start + chunk - 1], rtol=1e-12, atol=1e-13)
@@ -233,6 +236,21 @@ def test_one_bad_row_changes_none() -> None:
         assert np.array_equal(attention.workspace("keys"), keys)
         assert [attention.earliest_start(row) for row in range(2)] == before
     assert error(feed(attention, qkv, 12, 15), uncached(qkv, 4)[:, 12:15]) < 1e-12
+
+
+def test_what_one_layer_refuses_changes_no_other_layer() -> None:
+    ids = np.random.default_rng(0).integers(0, 11, (1, 40), np.int32)
+    model, untouched = windowed_model(4, (1,)), windowed_model(4, (1,))
+    for network in (model, untouched):
+        network.build(BuildContext((1, 40), RuntimeMode.INFERENCE, initialize_parameters=True, prefill_size=3))
+        for start in range(0, 21, 3):
+            network.forward(ids[:, start : start + 3].copy(), position=Position(start))
+    with pytest.raises(ShapeError, match=r"llama\.block_1\.attention: the cache of row 0 .* got 5"):
+        model.forward(ids[:, 30:33].copy(), position=Position(5))
+    for position in range(21, 25):
+        token = ids[:, position : position + 1].copy()
+        got = model.forward(token, position=Position(position))
+        assert np.array_equal(got, untouched.forward(token, position=Position(position)))
 
 
 def test_rows_that_are_left_out_keep_what_they_hold() -> None:

@@ -99,3 +99,9 @@ def network(vocab_size: int = 400, positions: int = 96, rows: int = 1, seed: int
     for parameter in model.get_parameters():
         parameter[...] = generator.normal(0, 0.6, parameter.shape)  # so that it does not say the same again and again
     return model
+
+
+def write_model(folder: Path, kind: str = "byte_level", *, positions: int = 96, **files: Any) -> Path:
+    """A model folder: what :func:`network` is, and what :func:`write_folder` adds."""
+    network(positions=positions).save_pretrained(folder)
+    return write_folder(folder, kind, **files)

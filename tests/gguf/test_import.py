@@ -22,7 +22,9 @@ from mila.models.gguf_import.rotary import llama3_factors
 from mila.models.gguf_import.source import GgufSource
 from mila.serialization import open_tensors
 from tests.gguf.gguf_bytes import Array, Raw, gguf_bytes, random_array
-from tests.gguf.tiny_models import LAYERS, C, D, F, H, K, Parts, V, file_bytes, gpt2_model, rotary_model
+from tests.gguf.tiny_models import LAYERS, QWEN3_D, C, D, F, H, K, Parts, V, file_bytes, gpt2_model, rotary_model
+
+DTYPES = {"float32": np.float32, "float16": np.float16, "bfloat16": ml_dtypes.bfloat16}
 
 
 def imported(parts: Parts, folder: Path, **options: Any) -> tuple[dict[str, Any], dict[str, Array]]:
@@ -122,7 +124,7 @@ def test_qwen_keeps_the_order_of_rows(tmp_path: Path, architecture: str) -> None
     assert all(np.array_equal(tensors[ours], parts[1][theirs]) for theirs, ours in names.items())
     assert (config["model_type"], config["use_sliding_window"]) == (architecture, False)
     if architecture == "qwen3":
-        assert config["head_dim"] == 16
+        assert config["head_dim"] == QWEN3_D
         assert np.array_equal(tensors["model.layers.1.self_attn.k_norm.weight"], parts[1]["blk.1.attn_k_norm.weight"])
     else:
         assert "head_dim" not in config
@@ -138,7 +140,7 @@ def test_gpt2_is_transposed_and_its_second_table_is_a_tied_head(tmp_path: Path, 
         assert np.array_equal(tensors[f"transformer.h.1.{ours}.bias"], parts[1][f"blk.1.{theirs}.bias"])
     assert np.array_equal(tensors["transformer.wpe.weight"], parts[1]["position_embd.weight"])
     assert ("lm_head.weight" in tensors, config["tie_word_embeddings"]) == (not tied, tied)
-    assert (config["n_inner"], config["activation_function"]) == (F, "gelu_new")
+    assert (config["n_inner"], config["activation_function"]) == (4 * C, "gelu_new")
 
 
 @pytest.mark.parametrize("stored", ["<f4", "<f2", ml_dtypes.bfloat16])
@@ -147,7 +149,7 @@ def test_every_dtype_comes_out_in_every_other(tmp_path: Path, stored: Any, dtype
     parts = rotary_model(dtype=stored)
     seen: list[tuple[int, int]] = []
     config, tensors = imported(parts, tmp_path, dtype=dtype, on_progress=lambda *counts: seen.append(counts))
-    expected = parts[1]["token_embd.weight"].astype(np.float32).astype(dtype)
+    expected = parts[1]["token_embd.weight"].astype(np.float32).astype(DTYPES[dtype])
     assert np.array_equal(tensors["model.embed_tokens.weight"].view(np.uint8), expected.view(np.uint8))
     assert config["torch_dtype"] == dtype
     total = sum(tensor.nbytes for tensor in tensors.values())
@@ -165,18 +167,20 @@ def test_a_weight_beyond_float16_is_refused_and_another_dtype_too(tmp_path: Path
         import_gguf(tmp_path / "model.gguf", tmp_path / "out", dtype="int8")
 
 
-def test_a_missing_key_is_named(tmp_path: Path) -> None:
-    for make in (rotary_model, lambda: rotary_model("qwen3"), gpt2_model):
-        optional = {"bos_token_id", "eos_token_id", "eot_token_id", "add_bos_token", "chat_template"}
-        optional |= {"key_length", "value_length"}  # their absence has a meaning: C / H, which Qwen3 here is not
-        if make is not rotary_model:
-            optional |= {"dimension_count"}
-        for key in make()[0]:
-            if key.rsplit(".")[-1] in optional or key.endswith("head_count_kv"):
-                continue
-            metadata, tensors = make()
-            del metadata[key]
-            refused((metadata, tensors), tmp_path, rf"metadata {key}")
+OPTIONAL = (
+    *("bos_token_id", "eos_token_id", "eot_token_id", "add_bos_token", "chat_template"),
+    # The specification says what holds without these; here it is something else, and the shapes disagree.
+    *("head_count_kv", "key_length", "value_length"),
+)
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3", "gpt2"])
+def test_a_missing_key_is_named(tmp_path: Path, architecture: str) -> None:
+    metadata, tensors = gpt2_model() if architecture == "gpt2" else rotary_model(architecture)
+    for key in metadata:
+        if not key.endswith(OPTIONAL) and key != "qwen3.rope.dimension_count":
+            rest = {name: value for name, value in metadata.items() if name != key}
+            refused((rest, tensors), tmp_path, rf"metadata {key}")
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {
@@ -268,8 +272,11 @@ def test_rotary_factors_that_are_not_llama_3s_are_refused(tmp_path: Path) -> Non
     metadata, tensors = rotary_model()
     tensors["rope_freqs.weight"] = np.array([1, 2, 3, 4], "<f4")
     refused((metadata, tensors), tmp_path, "factors of Llama 3's scaling")
-    tensors["rope_freqs.weight"] = np.ones(3, "<f4")
-    refused((metadata, tensors), tmp_path, "one factor for each of 4 pairs")
+    tensors["rope_freqs.weight"] = np.array([1, 1, 1, np.nan], "<f4")
+    refused((metadata, tensors), tmp_path, "finite factors")
+    for wrong in (np.ones(3, "<f4"), np.ones(4, "<f2"), Raw(24, (4,), bytes(4))):
+        tensors["rope_freqs.weight"] = wrong
+        refused((metadata, tensors), tmp_path, "one F32 factor for each of 4 pairs")
 
 
 def test_an_earlier_import_is_replaced_and_anything_else_left_alone(tmp_path: Path) -> None:
@@ -300,6 +307,23 @@ def test_a_killed_import_leaves_nothing_under_the_name(tmp_path: Path) -> None:
     assert not out.exists()
     import_gguf(file, out)
     assert sorted(each.name for each in tmp_path.iterdir()) == ["model.gguf", "out"]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_whole_import_holds_a_few_tiles(tmp_path: Path, dtype: str) -> None:
+    """Six tensors of 16 MiB as float32, 100 MiB in all."""
+    metadata, tensors = rotary_model(dtype="<f2")
+    metadata["llama.feed_forward_length"] = 1 << 17
+    shapes = {"ffn_gate": (1 << 17, C), "ffn_up": (1 << 17, C), "ffn_down": (C, 1 << 17)}
+    tensors |= {f"blk.{n}.{name}.weight": np.ones(shapes[name], "<f2") for n in range(LAYERS) for name in shapes}
+    file = tmp_path / "model.gguf"
+    file.write_bytes(file_bytes((metadata, tensors)))
+    import_gguf(file, tmp_path / "first", dtype=dtype)  # what is imported lazily is there now
+    tracemalloc.start()
+    import_gguf(file, tmp_path / "second", dtype=dtype)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 24 << 20
 
 
 @pytest.mark.parametrize(("heads", "is_transposed"), [(0, False), (16, False), (0, True)])

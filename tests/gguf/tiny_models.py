@@ -17,6 +17,8 @@ TOKENS = [*BYTES, "he", "Ġhe", "<|end|>", "<|turn|>", "<tool>"]
 END, TURN, TOOL = 258, 259, 260
 TEMPLATE = "{% for m in messages %}{{ m['role'] }}: {{ m['content'] }}<|turn|>{% endfor %}"
 V, C, LAYERS, F, H, K, D = len(TOKENS), 32, 2, 64, 4, 2, 8
+# transformers' own loader takes these two from its defaults, whatever the file says.
+QWEN3_D, GPT2_CONTEXT = 128, 1024
 
 
 def tokenizer_metadata(pre: str = "smollm") -> dict[str, Any]:
@@ -43,7 +45,7 @@ def rotary_model(
     dtype: Any = "<f4",
 ) -> Parts:
     """A model of Llama's graph; grouped heads, more than their width together for Qwen3."""
-    head_dim = 16 if architecture == "qwen3" else D
+    head_dim = QWEN3_D if architecture == "qwen3" else D
     metadata = {
         "general.architecture": architecture,
         f"{architecture}.block_count": LAYERS,
@@ -92,15 +94,15 @@ def gpt2_model(*, head: str = "none") -> Parts:
     metadata = {
         "general.architecture": "gpt2",
         "gpt2.block_count": LAYERS,
-        "gpt2.context_length": 64,
+        "gpt2.context_length": GPT2_CONTEXT,
         "gpt2.embedding_length": C,
-        "gpt2.feed_forward_length": F,
+        "gpt2.feed_forward_length": 4 * C,
         "gpt2.attention.head_count": H,
         "gpt2.attention.layer_norm_epsilon": 1e-5,
         **tokenizer_metadata("gpt-2"),
     }
-    tensors = {"token_embd.weight": random_array(0, V, C), "position_embd.weight": random_array(1, 64, C)}
-    shapes = {"attn_qkv": (3 * C, C), "attn_output": (C, C), "ffn_up": (F, C), "ffn_down": (C, F)}
+    tensors = {"token_embd.weight": random_array(0, V, C), "position_embd.weight": random_array(1, GPT2_CONTEXT, C)}
+    shapes = {"attn_qkv": (3 * C, C), "attn_output": (C, C), "ffn_up": (4 * C, C), "ffn_down": (C, 4 * C)}
     for layer in range(LAYERS):
         for number, (name, shape) in enumerate(shapes.items()):
             tensors[f"blk.{layer}.{name}.weight"] = random_array(100 * layer + 10 + number, *shape)

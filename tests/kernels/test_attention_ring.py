@@ -65,7 +65,7 @@ def test_any_chunking_of_any_length_agrees(heads: tuple[int, int, int], chunk: i
 @pytest.mark.parametrize(
     ("window", "chunk", "heads"),
     [
-        (300, 200, (8, 2, 16)),
+        (300, 200, (4, 2, 8)),
         (130, 130, (4, 4, 5)),
         (40, 300, (4, 1, 16)),
         (150, 1, (8, 2, 16)),
@@ -118,6 +118,19 @@ def test_single_positions_do_not_depend_on_rows_beside_them_or_on_threads() -> N
         cache = ring(kernels, Problem(p.qkv[:rows], p.dy[:rows], *p.sizes, p.causal, p.window), 50)
         results.append(feed_all(cache, p.qkv[:rows], [50] * 13 + [1] * 50)[:1, 650:])
     assert all(np.array_equal(result, results[0]) for result in results)
+
+
+@pytest.mark.parametrize("kernels", [ONE, THREE], ids=["1 thread", "3 threads"])
+def test_heads_that_do_not_fit_the_workspace_together_take_turns(kernels: CpuKernels) -> None:
+    p, capacity, random = problem((1, 1, 64, 32, 4)), 6000, np.random.default_rng(1)
+    cache = Cache(kernels, p, 1, capacity)
+    assert cache.workspace.size < p.heads * capacity
+    cache.keys[:], cache.values[:] = random.standard_normal((2, *cache.keys.shape))
+    got = cache.feed(p.qkv, [capacity - 1], [1])
+    scores = p.scale * np.einsum("kgd,ksd->kgs", p.qkv[0, 0, :256].reshape(32, 2, 4), cache.keys[0])
+    weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    want = np.einsum("kgs,ksd->kgd", weights / weights.sum(axis=-1, keepdims=True), cache.values[0])
+    assert error(got, want.reshape(got.shape)) < TOLERANCES[np.float64]
 
 
 @pytest.mark.parametrize("chunk", [1, 3])

@@ -129,7 +129,7 @@ COMPOSITES = [
     *family(
         LlamaBlock,
         {"embedding_dim": 256, "num_heads": 4, "num_kv_heads": 2, "hidden_dim": 512, "max_seq_len": 128},
-        [{}, {"qk_norm": True, "qkv_bias": True, "out_bias": True, "mlp_bias": True}],
+        [{}],
         ROWS,
     ),
     *family(GptTransformer, GPT, [{}], [(8, 128)], limits=LIMITS, options={INFERENCE: {"all_logits": True}}),

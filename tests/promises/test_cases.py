@@ -95,9 +95,7 @@ def test_every_component_has_cases(component_class: type[Component[Any]]) -> Non
 def test_everything_exported_is_among_the_components_found() -> None:
     exported = {getattr(package, name) for package in (mila.components, mila.models) for name in package.__all__}
     classes = {
-        found
-        for found in exported
-        if isinstance(found, type) and issubclass(found, Component) and is_concrete(found)
+        found for found in exported if isinstance(found, type) and issubclass(found, Component) and is_concrete(found)
     }
     assert classes <= set(CLASSES)
     assert len(CLASSES) >= 21

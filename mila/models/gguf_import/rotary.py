@@ -43,15 +43,19 @@ def read_rope_scaling(source: GgufSource, prefix: str, head_dim: int, theta: flo
     if declared is not None:
         raise refusal(source.path, tensor=FACTORS, expected="one kind of rotary scaling", got="linear scaling as well")
     tensor = source.tensors[FACTORS]
-    if tensor.shape != (head_dim // 2,):
-        got = f"shape {list(tensor.shape)}"
-        raise refusal(source.path, tensor=FACTORS, expected=f"one factor for each of {head_dim // 2} pairs", got=got)
+    if (tensor.kind.name, tensor.shape) != ("F32", (head_dim // 2,)):
+        expected = f"one F32 factor for each of {head_dim // 2} pairs"
+        got = f"{tensor.kind.name} of shape {list(tensor.shape)}"
+        raise refusal(source.path, tensor=FACTORS, expected=expected, got=got)
     factors = source.rows(tensor, 0, 1)[0].astype(np.float64)
     key = f"{prefix}.rope.scaling.original_context_length"
     context = source.integer(key, minimum=1) if source.has(key) else _PUBLISHED_CONTEXT
-    factor = float(round(float(factors[-1]), 4))
-    expected = llama3_factors(head_dim, theta, factor, context)
-    if not np.all(np.isfinite(factors)) or not np.allclose(factors, expected, rtol=_TOLERANCE, atol=0):
+    if not np.all(np.isfinite(factors)) or factors[-1] < 1:
+        raise refusal(
+            source.path, tensor=FACTORS, expected="finite factors from 1 on", got=f"{factors[-1]} as the last"
+        )
+    factor = round(float(factors[-1]), 4)
+    if not np.allclose(factors, llama3_factors(head_dim, theta, factor, context), rtol=_TOLERANCE, atol=0):
         raise refusal(
             source.path,
             tensor=FACTORS,

@@ -9,14 +9,14 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from mila.errors import CheckpointError
+from mila.errors import CheckpointError, ConfigurationError
 from mila.models.hugging_face.fields import NUMBER, Field, FieldReader
 from mila.models.hugging_face.names import NameTable
 from mila.models.hugging_face.rotary import describe_validation
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 
 
-class Inexpressible(Exception):  # noqa: N818, caught where the next architecture is tried
+class InexpressibleError(ConfigurationError):
     """A config that an architecture has no words for; the message names the field."""
 
 
@@ -49,7 +49,7 @@ class Architecture:
         dropouts: fields with dropout probabilities.
         dropout_fields: those of them that the config's ``dropout`` stands for; none where it has no such field.
         read: the fields of the config that depend on several fields of the file.
-        write: the reverse; raises :class:`Inexpressible`.
+        write: the reverse; raises :class:`InexpressibleError`.
         names: of the tensors.
     """
 
@@ -96,9 +96,9 @@ class Architecture:
         return Interpretation(config, {key: value for key, value in dropouts.items() if value}, tuple(reader.notes))
 
     def express(self, config: LanguageModelConfig) -> dict[str, Any]:
-        """The fields of ``config.json`` that say what ``config`` says; raises :class:`Inexpressible`."""
+        """The fields of ``config.json`` that say what ``config`` says; raises :class:`InexpressibleError`."""
         if not isinstance(config, self.config_class):
-            raise Inexpressible(type(config).__name__)
+            raise InexpressibleError(type(config).__name__)
         fields: dict[str, Any] = {"model_type": self.model_type, "architectures": [self.class_name]}
         for each in self.fields:
             fields[each.key] = each.kind.write(getattr(config, each.target))

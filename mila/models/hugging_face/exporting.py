@@ -8,7 +8,7 @@ from typing import Any
 from mila.core.state import TensorSavePass, save_flat_tensors
 from mila.errors import ConfigurationError, LifecycleError
 from mila.memory.storage import DType, network_dtype
-from mila.models.hugging_face.architecture import Architecture, Inexpressible
+from mila.models.hugging_face.architecture import Architecture, InexpressibleError
 from mila.models.hugging_face.folder import ARCHITECTURES, CONFIG_FILE
 from mila.models.hugging_face.harmless_fields import KEPT_FIELDS
 from mila.models.language_model import LanguageModel
@@ -62,7 +62,12 @@ def export_pretrained(
     stored = network.dtype if dtype is None else network_dtype(dtype)
     pieces = architecture.names.canonical(network)
     came_from = network.pretrained
-    kept = {} if came_from is None else {key: came_from.raw[key] for key in KEPT_FIELDS & came_from.raw.keys()}
+    raw = {} if came_from is None else came_from.raw
+    # Defaults of transformers would be ids and dropout that nobody asked for.
+    kept = dict.fromkeys(("bos_token_id", "eos_token_id", "pad_token_id")) | dict.fromkeys(architecture.dropouts, 0.0)
+    kept |= {key: raw[key] for key in (KEPT_FIELDS | set(architecture.dropouts)) & raw.keys()}
+    if dropout := getattr(network.config, "dropout", 0.0):
+        kept |= dict.fromkeys(architecture.dropout_fields, dropout)
     copied = [] if came_from is None else [came_from.folder / file for file in COPIED_FILES]
     with ExportFolder(folder) as target:
         target.write_json(CONFIG_FILE, kept | fields | {"torch_dtype": stored.name})
@@ -84,7 +89,7 @@ def _express(network: LanguageModel[Any]) -> tuple[Architecture, dict[str, Any]]
     for architecture in [*first, *ARCHITECTURES.values()]:
         try:
             return architecture, architecture.express(network.config)
-        except Inexpressible as error:
+        except InexpressibleError as error:
             reasons.append(f"{architecture.model_type} has no {error}")
     raise ConfigurationError(
         f"{network.path}: no architecture of transformers has words for its config: {', '.join(reasons)}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from mila.models.gpt import GptConfig, GptTransformer
-from mila.models.hugging_face.architecture import Architecture, Inexpressible
+from mila.models.hugging_face.architecture import Architecture, InexpressibleError
 from mila.models.hugging_face.fields import ACTIVATION, INTEGER, NUMBER, TRUTH, Field, FieldReader
 from mila.models.hugging_face.names import NameTable, StoredName, linear_names
 
@@ -25,7 +25,7 @@ def _read(reader: FieldReader) -> dict[str, Any]:
 
 def _write(config: GptConfig) -> dict[str, Any]:
     if not config.bias:
-        raise Inexpressible("bias=False")
+        raise InexpressibleError("bias=False")
     weights, layers = next(key for key, meaning in _SCALINGS.items() if meaning == config.attention_scaling)
     return {
         "scale_attn_weights": weights,

@@ -21,7 +21,8 @@ from mila.models.hugging_face.folder import CONFIG_FILE, ModelFolder, read_model
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.models.pretrained import Pretrained
-from mila.serialization import TensorSource, format_dtype, open_tensors
+from mila.serialization import TensorSource, format_dtype, open_tensors, read_json_object
+from mila.serialization.sharded import INDEX_NAME, NUMBERED_SHARD
 
 _HEAD, _TABLE = "lm_head.weight", "embedding.wte"
 #: Fields of a config that say nothing about the function that a checkpoint was trained to be.
@@ -123,9 +124,22 @@ def load_weights(
 
 
 def open_weights(folder: Path) -> TensorSource:
-    """The safetensors of a model folder; in the cache of the Hugging Face libraries the files are links."""
-    is_cached = folder.parent.name == "snapshots" and (folder.parent.parent / "blobs").is_dir()
-    return open_tensors(folder, follow_links=is_cached)
+    """The safetensors of a model folder; shards that its index does not list are refused, and never read."""
+    index = folder / INDEX_NAME
+    source = open_tensors(folder)
+    try:
+        listed = set(read_json_object(index, what="index")["weight_map"].values()) if index.exists() else set()
+        names = sorted(file.name for file in folder.glob("model-*-of-*.safetensors"))
+        stray = [name for name in names if name not in listed and NUMBERED_SHARD.fullmatch(name)]
+        if stray:
+            raise CheckpointError(
+                f"{folder}: expected no shards but those of {source.path.name}, got {', '.join(stray)}; remove what "
+                "does not belong to the model"
+            )
+    except BaseException:
+        source.close()
+        raise
+    return source
 
 
 def _finish(network: LanguageModel[Any], found: ModelFolder, report: LoadReport) -> LoadReport:

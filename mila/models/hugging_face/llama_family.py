@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from mila.models.hugging_face.architecture import Architecture, Inexpressible
+from mila.models.hugging_face.architecture import Architecture, InexpressibleError
 from mila.models.hugging_face.fields import ACTIVATION, INTEGER, NUMBER, REQUIRED, TRUTH, Field, FieldReader
 from mila.models.hugging_face.names import NameTable, StoredName, linear_names
 from mila.models.hugging_face.rotary import read_rotary, write_rotary
@@ -130,7 +130,7 @@ def _need(config: LlamaConfig, **expected: Any) -> None:
     """Raise where a config has other values than the only ones that an architecture knows."""
     for name, value in expected.items():
         if getattr(config, name) != value:
-            raise Inexpressible(f"{name}={getattr(config, name)!r}")
+            raise InexpressibleError(f"{name}={getattr(config, name)!r}")
 
 
 def _common_fields(config: LlamaConfig) -> dict[str, Any]:
@@ -142,14 +142,14 @@ def _common_fields(config: LlamaConfig) -> dict[str, Any]:
 def _llama_write(config: LlamaConfig) -> dict[str, Any]:
     _need(config, sliding_window=None, qk_norm=False, out_bias=config.qkv_bias)
     if config.embedding_dim % config.num_heads:
-        raise Inexpressible(f"embedding_dim {config.embedding_dim} with {config.num_heads} heads")
+        raise InexpressibleError(f"embedding_dim {config.embedding_dim} with {config.num_heads} heads")
     return {"attention_bias": config.qkv_bias, "mlp_bias": config.mlp_bias, **_common_fields(config)}
 
 
 def _mistral_write(config: LlamaConfig) -> dict[str, Any]:
     _need(config, qkv_bias=False, out_bias=False, mlp_bias=False, qk_norm=False)
     if config.sliding_window is not None and config.sliding_layers not in (None, tuple(range(config.num_layers))):
-        raise Inexpressible(f"sliding_layers={config.sliding_layers}")
+        raise InexpressibleError(f"sliding_layers={config.sliding_layers}")
     return {"sliding_window": config.sliding_window, **_common_fields(config)}
 
 
@@ -196,7 +196,7 @@ QWEN2 = _member(
     "Qwen2ForCausalLM",
     _qwen2_read,
     _qwen2_write,
-    fixed={"attention_bias": (True, None), "mlp_bias": (False, None)},
+    fixed={"attention_bias": (True, None), "mlp_bias": (False, None), "use_mrope": (False, None)},
 )
 QWEN3 = _member(
     "qwen3",

@@ -11,6 +11,7 @@ from typing import Any
 from mila.core.component import Component
 from mila.core.pieces import NameMap, Piece, PieceMap
 from mila.core.state import declared_state
+from mila.errors import ConfigurationError
 from mila.memory.storage import Shape
 
 _LAYER = re.compile(r"(?<=^block_)\d+(?=\.)")
@@ -81,8 +82,10 @@ class NameTable:
         table = {each.own: each for each in self.stored}
         sections = self.sections(network.config)
         found = {}
-        for own, _, declaration in declared_state(network):
+        for own, part, declaration in declared_state(network):
             pattern = _pattern(own)
+            if pattern not in table:
+                raise ConfigurationError(f"{part.path}: model folders have no name for {declaration.name!r}")
             layer = _LAYER.search(own)
             stored = table[pattern]
             start = prefix if stored.prefixed else ""
