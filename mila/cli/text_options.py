@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +21,6 @@ from mila.generation import GenerationConfig
 from mila.generation.text import TextCompletion, recommended_sampling
 from mila.memory import format_bytes
 from mila.models import LanguageModel, ModelFolder
-from mila.training.interrupts import first_interrupt_calls
 
 Folder = Annotated[Path, typer.Argument(help="Model folder: config.json, safetensors files, tokenizer.json.")]
 Temperature = Annotated[
@@ -102,7 +103,10 @@ def load_model(folder: Path, context_length: int, *, quiet: bool) -> LoadedModel
 
 
 class Interruption:
-    """Ctrl-C while a text is written: before its first token it is raised, later the text ends where it is."""
+    """Ctrl-C while a text is written: before its first token it is raised, later the text ends where it is.
+
+    Pressed again, it is raised at once.
+    """
 
     def __init__(self) -> None:
         self.is_asked = False
@@ -110,9 +114,12 @@ class Interruption:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Listen in this block."""
-        with first_interrupt_calls(self._ask):
+        """Listen in this block, which only the main thread can run."""
+        previous = signal.signal(signal.SIGINT, self._ask)
+        try:
             yield
+        finally:
+            signal.signal(signal.SIGINT, previous)
 
     def guard(self, write: Callable[[str], None]) -> Callable[[str], bool]:
         """``on_text`` that writes, and cancels once it is asked to."""
@@ -125,8 +132,8 @@ class Interruption:
 
         return on_text
 
-    def _ask(self) -> None:
-        if not self._has_begun:
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        if self.is_asked or not self._has_begun:
             raise KeyboardInterrupt
         self.is_asked = True
 

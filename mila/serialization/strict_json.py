@@ -8,6 +8,7 @@ to the text.
 from __future__ import annotations
 
 import json
+import os
 import math
 import re
 from io import BufferedReader
@@ -45,7 +46,8 @@ def read_json_object(path: Path | str, *, what: str = "file", limit: int = LARGE
             object; an empty file, a Git LFS pointer and HTML are called that.
     """
     with BufferedReader(open_regular_file(Path(path))) as file, refusals(path, "could not be read"):
-        content = file.read(limit + 1)
+        size = os.fstat(file.fileno()).st_size
+        content = file.read(min(size, limit) + 1)  # a read sets aside all the bytes that it is asked for
     if len(content) > limit:
         raise refusal(path, expected=f"at most {limit} bytes of JSON", got="more")
     return parse_json_object(content, path, what=what, longest_integer=_LONGEST_INTEGER_IN_A_FILE)

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import mila
 from mila.cli.app import app
+from mila.cli.text_options import Interruption
 from mila.generation import GenerationConfig
 from mila.generation.text import Conversation, TextTokenizer
 from tests.cli.commands import documents, environment, mila_command
@@ -114,7 +115,23 @@ def test_other_templates(tmp_path: Path) -> None:
     assert len(documents(result.stdout)) == 2
 
 
-# ---------------------------------------------------------------------- processes
+# ---------------------------------------------------------------------- interruptions
+
+
+def test_ctrl_c_before_a_text_begins_is_raised_and_later_asked_for() -> None:
+    interruption = Interruption()
+    pieces: list[str] = []
+    listen = interruption.guard(pieces.append)
+    before = signal.getsignal(signal.SIGINT)
+    with interruption.watched():
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+        assert listen("a") and listen("")
+        signal.raise_signal(signal.SIGINT)
+        assert not listen("b")
+        with pytest.raises(KeyboardInterrupt):  # pressed again
+            signal.raise_signal(signal.SIGINT)
+    assert (pieces, signal.getsignal(signal.SIGINT)) == (["a", "b"], before)
 
 
 def test_ctrl_c_in_a_pipe_ends_it(endless: Path) -> None:

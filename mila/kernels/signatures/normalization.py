@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from mila.kernels.signatures.arrays import Array
-from mila.kernels.signatures.single_row import Bound
 
 
 class NormalizationKernels(Protocol):
@@ -99,19 +98,6 @@ class NormalizationKernels(Protocol):
 
     def head_norm_forward_workspace(self, rows: int, heads: int, kv_heads: int, head_dim: int) -> int:
         """Elements of ``head_norm_forward``'s workspace."""
-
-    def bind_head_norm_forward(
-        self,
-        output: Array,
-        x: Array,
-        query_weight: Array,
-        key_weight: Array,
-        heads: int,
-        kv_heads: int,
-        epsilon: float,
-        workspace: Array,
-    ) -> Bound:
-        """``head_norm_forward`` of a single row without its statistics, bound as in ``SingleRowKernels``."""
 
     def head_norm_backward(
         self,

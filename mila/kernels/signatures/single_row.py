@@ -37,6 +37,19 @@ class SingleRowKernels(Protocol):
     ) -> Bound:
         """``rms_norm_forward`` without its statistics."""
 
+    def bind_head_norm_forward(
+        self,
+        output: Array,
+        x: Array,
+        query_weight: Array,
+        key_weight: Array,
+        heads: int,
+        kv_heads: int,
+        epsilon: float,
+        workspace: Array,
+    ) -> Bound:
+        """``head_norm_forward`` without its statistics."""
+
     def bind_activation_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:
         """``activation_forward`` without a derivative."""
 
