@@ -133,7 +133,7 @@ class _Chat:
         """The next line; ``None`` at the end."""
         try:
             if not self.is_interactive:
-                return sys.stdin.readline() or None
+                return sys.stdin.buffer.readline().decode("utf-8") or None
             return self._read_from_terminal()
         except UnicodeDecodeError as error:
             found = error.object[error.start]

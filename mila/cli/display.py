@@ -100,8 +100,8 @@ def print_text(piece: str) -> None:
     """A piece of a growing text, at once. On a terminal, control characters are shown, not obeyed."""
     if sys.stdout.isatty():
         piece = "".join(character if _is_harmless(character) else f"\\x{ord(character):02x}" for character in piece)
-    elif isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
-        sys.stdout.reconfigure(errors="replace")
+    if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
+        sys.stdout.reconfigure(errors="replace")  # models write more characters than some terminals have
     sys.stdout.write(piece)
     sys.stdout.flush()
 

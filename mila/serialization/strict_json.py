@@ -8,8 +8,8 @@ to the text.
 from __future__ import annotations
 
 import json
-import os
 import math
+import os
 import re
 from io import BufferedReader
 from pathlib import Path

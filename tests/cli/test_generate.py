@@ -91,6 +91,17 @@ def test_a_question_to_a_chat_model(folder: Path) -> None:
     assert generated(folder, "--chat").stdout == expected(folder, ids).text + "\n" != generated(folder).stdout
 
 
+def test_characters_that_the_output_lacks_are_replaced(folder: Path) -> None:
+    result = CliRunner(charset="ascii").invoke(app, ["generate", str(folder), PROMPT, "--max-new-tokens", "20"])
+    assert (result.exit_code, result.stdout) == (0, expected(folder).text.encode("ascii", "replace").decode() + "\n")
+    assert "?" in result.stdout
+
+
+def test_no_tokens_are_no_text(folder: Path) -> None:
+    result = CliRunner().invoke(app, ["generate", str(folder), PROMPT, "--max-new-tokens", "0"])
+    assert (result.exit_code, result.stdout) == (0, "\n")
+
+
 def test_stop_strings(folder: Path) -> None:
     text = expected(folder).text
     result = generated(folder, "--stop", "never", "--stop", text[5:8], "--json")

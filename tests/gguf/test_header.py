@@ -101,6 +101,25 @@ def test_any_truncation_and_any_byte_gives_the_one_error_or_a_header(tmp_path: P
     assert refused > len(mutations) // 2
 
 
+def test_a_mutated_model_is_imported_or_is_the_one_error(tmp_path: Path) -> None:
+    """Single bytes of metadata and records changed at random: whatever the change means, no other exception."""
+    content = file_bytes(rotary_model())
+    header_length = content.index(b"output_norm.weight")
+    path = tmp_path / "model.gguf"
+    random = np.random.default_rng(0)
+    refused = 0
+    for _ in range(120):
+        mutation = bytearray(content)
+        mutation[random.integers(24, header_length)] = random.choice([0, 1, 8, 32, 127, 255])
+        path.write_bytes(mutation)
+        try:
+            import_gguf(path, tmp_path / "out")
+        except CheckpointError as error:
+            assert str(error).startswith(str(path))
+            refused += 1
+    assert refused > 60
+
+
 @pytest.mark.parametrize("fault", ["missing", "folder", "nul"])
 def test_what_is_no_file_is_one_error(fault: str, tmp_path: Path) -> None:
     path = {"missing": tmp_path / "none.gguf", "folder": tmp_path, "nul": tmp_path / "a\0b"}[fault]

@@ -170,6 +170,51 @@ def test_what_cannot_be_computed_is_refused_by_name(
     assert "\n" not in str(caught.value)
 
 
+JUNK: tuple[Any, ...] = (
+    *(
+        None,
+        True,
+        False,
+        0,
+        -1,
+        1,
+        1.5,
+        1e300,
+        10**30,
+        "",
+        "x",
+        "linear",
+        [],
+        [1],
+        ["x"],
+        [{}],
+        {},
+        {"a": 1},
+        {"a": {}},
+    ),
+    *({"type": ["linear"]}, {"rope_type": {}, "factor": []}, {"type": "linear", "factor": "x"}, {"rope_theta": {}}),
+)
+
+
+@pytest.mark.parametrize("fields", [GPT2, LLAMA_3_1_8B, MISTRAL_7B_V0_1, QWEN2_0_5B, QWEN3_0_6B])
+def test_whatever_a_field_holds_is_read_or_refused(tmp_path: Path, fields: Fields) -> None:
+    """No value is met by anything but a config or one error that names the file."""
+    small = {key: 4 for key in fields if key in ("n_layer", "num_hidden_layers", "max_window_layers")}
+    for key in [
+        *fields,
+        "rope_parameters",
+        "partial_rotary_factor",
+        "layer_types",
+        "use_sliding_window",
+        "pruned_heads",
+    ]:
+        for value in JUNK:
+            try:
+                read(tmp_path, fields, small | {key: value})
+            except CheckpointError as error:
+                assert str(tmp_path) in str(error)
+
+
 def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
     changes = {
         "hidden_size": REMOVED,
@@ -255,7 +300,7 @@ def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
     (tmp_path / "model.gguf").write_bytes(b"GGUF")
     with pytest.raises(CheckpointError, match="got a file; `mila import` makes a folder of it"):
         read_model_folder(tmp_path / "model.gguf")
-    with pytest.raises(CheckpointError, match=r"config\.json"):
+    with pytest.raises(CheckpointError, match="got a folder without; what `mila train` wrote is for `mila sample`"):
         read_model_folder(tmp_path)
 
 

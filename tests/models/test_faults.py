@@ -137,6 +137,12 @@ def test_everything_missing_unexpected_and_mismatched_is_told_at_once(tmp_path: 
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("layers", [3, 10**9])
+def test_more_layers_than_the_weights_have(tmp_path: Path, layers: int) -> None:
+    with pytest.raises(CheckpointError, match=r"model\.safetensors: (does not fit|expected the weights of 1000000000)"):
+        load(edited(tmp_path / "model", "llama_grouped", num_hidden_layers=layers))
+
+
 # ---------------------------------------------------------------------- the head
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -14,12 +14,15 @@ import pytest
 import mila
 from mila import BuildContext, RuntimeMode, TrainingStep
 from mila.components import SoftmaxCrossEntropy
+from mila.core.initializers import ones
 from mila.errors import CheckpointError, ConfigurationError, LifecycleError, ShapeError
+from mila.memory.declarations import Declaration, parameter
 from mila.models import GptConfig, GptTransformer, LanguageModel, read_model_folder
 from mila.serialization import open_tensors
 from mila.training import AdamW
 from tests.models.folder_cases import GOLDEN
 from tests.models.running import (
+    B,
     T,
     contents,
     edited,
@@ -195,3 +198,31 @@ def test_a_hand_made_network_takes_the_weights() -> None:
     mila.load_weights(network, GOLDEN / "gpt2_tied")
     ids, logits = expected_logits("gpt2_tied")
     assert relative_error(forward(network, ids), logits) <= 1e-5
+
+
+def test_a_snapshot_in_the_cache_of_the_hugging_face_libraries(tmp_path: Path) -> None:
+    """Its files are links out of the folder, to names that are no names of shards."""
+    snapshot, blobs = tmp_path / "models--tiny" / "snapshots" / "0123", tmp_path / "models--tiny" / "blobs"
+    snapshot.mkdir(parents=True)
+    blobs.mkdir()
+    for number, file in enumerate(sorted((GOLDEN / "llama_tied_llama3").iterdir())):
+        shutil.copy(file, blobs / str(number))
+        (snapshot / file.name).symlink_to(f"../../blobs/{number}")
+    requires_equal_logits(snapshot, "llama_tied_llama3")
+
+
+def test_a_network_with_parameters_of_its_own_is_refused(tmp_path: Path) -> None:
+    class Scaled(GptTransformer):
+        def parameters(self) -> Iterator[Declaration]:
+            yield parameter("scale", (3,), self.dtype, ones)
+
+    config = read_model_folder(GOLDEN / "gpt2_tied").config
+    assert isinstance(config, GptConfig)
+    network = Scaled("mine", config, device="cpu")
+    network.build(BuildContext((B, T), RuntimeMode.INFERENCE, initialize_parameters=True))
+    for call in (
+        lambda: mila.load_weights(network, GOLDEN / "gpt2_tied"),
+        lambda: network.save_pretrained(tmp_path / "x"),
+    ):
+        with pytest.raises(ConfigurationError, match="model folders have no name for 'scale'"):
+            call()

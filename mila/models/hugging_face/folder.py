@@ -85,10 +85,7 @@ def read_model_folder(
     path = Path(folder)
     file = path / CONFIG_FILE
     recover_folder(path)
-    if not path.is_dir():
-        got = "a file" if path.exists() else "nothing"
-        hint = "; `mila import` makes a folder of it" if path.suffix == ".gguf" else ""
-        raise CheckpointError(f"{path}: expected a model folder with {CONFIG_FILE}, got {got}{hint}")
+    _require_config(path)
     if isinstance(ignore_fields, str):
         raise ConfigurationError(f"{path}: ignore_fields is a list of names, got the string {ignore_fields!r}")
     raw = read_json_object(file, what="model config")
@@ -100,6 +97,19 @@ def read_model_folder(
     generation_file = path / GENERATION_FILE
     generation = read_json_object(generation_file, what="generation config") if generation_file.exists() else {}
     return ModelFolder(path, model_type, read.config, raw, generation, read.dropouts, read.notes)
+
+
+def _require_config(path: Path) -> None:
+    """Raise where there is no model folder, and say what there is instead."""
+    if (path / CONFIG_FILE).exists():
+        return
+    expected = f"{path}: expected a model folder with {CONFIG_FILE}, got"
+    if not path.exists():
+        raise CheckpointError(f"{expected} nothing; Mila downloads nothing")
+    if path.is_dir():
+        raise CheckpointError(f"{expected} a folder without; what `mila train` wrote is for `mila sample`")
+    hint = "; `mila import` makes a folder of it" if path.suffix == ".gguf" else ""
+    raise CheckpointError(f"{expected} a file{hint}")
 
 
 def _interpret(

@@ -74,13 +74,16 @@ def from_pretrained(
     )
     if runtime_mode is RuntimeMode.TRAINING and dropout is None:
         _require_decided_dropout(found)
-    network = found.network(device=device, dtype=dtype)
-    options = {"initialize_parameters": False, **build_options}
-    context = BuildContext((batch_size, context_length), runtime_mode, **options)
-    network.plan(context)  # what the build would refuse is refused before the files are read
+    context = BuildContext(
+        (batch_size, context_length), runtime_mode, **{"initialize_parameters": False, **build_options}
+    )
     with open_weights(found.path) as source:
-        names = _resolve(network, found, source, tie_word_embeddings)
-        plan = LoadPlan(network, source, names)
+        if found.config.num_layers > len(source.tensors):  # before components are made of whatever a config says
+            got = f"{len(source.tensors)} tensors"
+            raise CheckpointError(f"{source.path}: expected the weights of {found.config.num_layers} layers, got {got}")
+        network = found.network(device=device, dtype=dtype)
+        network.plan(context)  # what the build would refuse is refused before weights are looked at
+        plan = LoadPlan(network, source, _resolve(network, found, source, tie_word_embeddings))
         network.build(context)
         _finish(network, found, plan.run(on_progress))
     return network

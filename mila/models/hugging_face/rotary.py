@@ -26,6 +26,7 @@ _KEYS: Mapping[str, tuple[tuple[str, Kind], ...]] = {
         ("original_max_position_embeddings", INTEGER),
     ),
 }
+_KIND = Kind("the name of a rotary type", (str,))
 _COMMON = frozenset({"type", "rope_type", "rope_theta", "partial_rotary_factor"})
 
 
@@ -100,12 +101,13 @@ def _read_parameters(reader: FieldReader, where: str, value: Any) -> _Rotary:
 
 def _read_flat(reader: FieldReader, where: str, value: dict[str, Any]) -> _Rotary:
     own = FieldReader(value)
-    types = {value[key] for key in ("type", "rope_type") if value.get(key) is not None}
+    said = {key: own.read(key, _KIND, None) for key in ("type", "rope_type")}
+    kinds = sorted({kind for kind in said.values() if kind is not None})
     own.require("partial_rotary_factor", (1, None))
     theta = own.read("rope_theta", NUMBER, None)
-    kind = next(iter(types), "default")
-    if len(types) > 1:
-        own.problems.append(f"type and rope_type contradict each other: {sorted(map(repr, types))}")
+    kind = kinds[0] if kinds else "default"
+    if len(kinds) > 1:
+        own.problems.append(f"type and rope_type contradict each other: {', '.join(kinds)}")
     elif kind not in _KEYS:
         own.problems.append(f"expected one of the rotary types {', '.join(_KEYS)}, got {kind!r}")
     scaling = None
