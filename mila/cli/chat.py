@@ -13,7 +13,6 @@ from mila.cli import text_options as options
 from mila.cli.display import print_json, print_note, print_text
 from mila.cli.failures import INTERRUPTED, leave, reports_errors
 from mila.errors import DataError, MilaError
-from mila.generation import Status
 from mila.generation.text import Answer, Conversation, TextTokenizer
 from mila.models import read_model_folder
 
@@ -111,6 +110,8 @@ class _Chat:
             print_note(f"mila: {error}")
             return
         self._conclude(answer)
+        if interruption.is_asked and not self.is_interactive:
+            raise typer.Exit(INTERRUPTED)
 
     def _conclude(self, answer: Answer) -> None:
         completion = answer.completion
@@ -122,8 +123,6 @@ class _Chat:
             if answer.dropped_turns:
                 print_note(f"the context is full: left out the oldest turns, {answer.dropped_turns} this time")
             print_note(options.completion_line(completion))
-        if completion.status is Status.CANCELLED and not self.is_interactive:
-            raise typer.Exit(INTERRUPTED)
 
     def _write(self, piece: str) -> None:
         if not self.as_json:

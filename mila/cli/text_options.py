@@ -39,10 +39,15 @@ def sampling_config(folder: Path, **given: Any) -> GenerationConfig:
 
     Raises:
         CheckpointError: the recommendation is malformed.
+        ConfigurationError: a filter, where the likeliest token is taken anyway.
         pydantic.ValidationError: an option out of range.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    return GenerationConfig(**(recommended_sampling(folder) | chosen))
+    config = GenerationConfig(**(recommended_sampling(folder) | chosen))
+    useless = [f"--{name.replace('_', '-')}" for name in ("top_k", "top_p", "min_p") if name in chosen]
+    if useless and config.temperature == 0:
+        raise ConfigurationError(f"{', '.join(useless)}: expected a --temperature above 0, got 0")
+    return config
 
 
 def stop_strings(given: list[str] | None) -> list[str]:

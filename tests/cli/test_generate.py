@@ -135,6 +135,7 @@ def test_memory_is_planned_for_what_is_needed(folder: Path) -> None:
         (["--temperature", "inf"], 2, "--temperature: "),
         (["--top-p", "1.5"], 2, "--top-p: "),
         (["--repetition-penalty", "0"], 2, "--repetition-penalty: "),
+        (["--top-k", "5"], 2, "--top-k: expected a --temperature"),
         (["--stop", ""], 2, "--stop"),
         (["--context-length", "97"], 2, "at most the model's 96"),
         (["--context-length", "2"], 1, "expected at most the 2 tokens"),

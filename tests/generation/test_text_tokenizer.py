@@ -97,6 +97,7 @@ def test_stop_tokens_are_what_all_files_say(files: dict[str, Any], expected: lis
     [
         ("config", {"eos_token_id": True}, "eos_token_id"),
         ("config", {"eos_token_id": -1}, "eos_token_id"),
+        ("config", {"eos_token_id": 2**40}, "eos_token_id"),
         ("generation_config", {"eos_token_id": [3, "4"]}, "eos_token_id"),
         ("generation_config", {"eos_token_id": 1.5}, "eos_token_id"),
         ("tokenizer_config", {"eos_token": 3}, "eos_token"),
@@ -120,12 +121,12 @@ def test_what_contradicts_the_tokenizer_is_refused(
 def test_tokens_that_only_the_config_names_are_added(tmp_path: Path) -> None:
     first = byte_level().get_vocab_size()
     entries = {
-        str(first + 1): {"content": "<tool>", "special": False},
+        str(first + 1): {"content": "<tool>", "special": False, "lstrip": True},
         str(first): {"content": "<|eot|>", "special": True},
     }
     files = {"added_tokens_decoder": entries, "eos_token": "<|eot|>", "model_max_length": 10**30 + 19884624838656}
     tokenizer = read_folder(tmp_path, tokenizer_config=files)
-    assert tokenizer.encode("a<|eot|><tool>")[1:] == [first, first + 1]
+    assert tokenizer.encode("a<|eot|>  <tool>")[1:] == [first, first + 1]
     assert (tokenizer.stop_tokens, tokenizer.vocabulary) == ((first,), first + 2)
     assert tokenizer.decode([first, first + 1]) == "<tool>"
 

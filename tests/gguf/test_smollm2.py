@@ -12,6 +12,8 @@ import pytest
 from tokenizers import pre_tokenizers
 
 import mila
+from mila.generation import GenerationConfig, Status
+from mila.generation.text import TextTokenizer, generate_text
 from mila.models.gguf_import import ImportReport, import_gguf
 from tests.gguf.texts import SPACES_BEFORE_NUMBERS, TEXTS
 
@@ -71,6 +73,47 @@ def test_weights_and_logits(gguf_file: Path, report: ImportReport, our_tokenizer
     assert torch.allclose(logits, others, rtol=0, atol=tolerance)
     network = mila.from_pretrained(report.folder, context_length=64, prefill_size=64, all_logits=True)
     assert np.allclose(network.forward(ids.numpy()), others.numpy(), rtol=0, atol=tolerance)
+
+
+PROMPTS = (
+    "The three primary colours are",
+    "Once upon a time, in a village by the sea, there lived",
+    "def fibonacci(n):",
+    "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n",
+    "<|im_start|>user\nWrite a short poem about rain.<|im_end|>\n<|im_start|>assistant\n",
+)
+
+
+def test_greedy_tokens(gguf_file: Path, report: ImportReport, their_tokenizer: Any) -> None:
+    """64 tokens after each of five prompts, those of transformers' loader; one by one, and all prompts at once."""
+    import torch
+    import transformers
+
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    theirs = load(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
+    prompts = [their_tokenizer.encode(prompt) for prompt in PROMPTS]
+    expected = []
+    for ids in prompts:
+        batch = torch.tensor([ids])
+        # No token ends it: 64 are compared, whatever the model says.
+        options = {"max_new_tokens": 64, "min_new_tokens": 64, "do_sample": False, "eos_token_id": None}
+        made = theirs.generate(batch, attention_mask=torch.ones_like(batch), pad_token_id=0, **options)
+        expected.append(tuple(made[0, len(ids) :].tolist()))
+    network = mila.from_pretrained(report.folder, context_length=128, batch_size=5, prefill_size=16)
+    for ids, tokens in zip(prompts, expected, strict=True):
+        assert network.generate(ids, max_new_tokens=64).tokens == tokens
+    assert [completion.tokens for completion in network.generate(prompts, max_new_tokens=64)] == expected
+
+
+def test_an_answer(report: ImportReport) -> None:
+    network = mila.from_pretrained(report.folder, context_length=128)
+    tokenizer = TextTokenizer.from_folder(report.folder)
+    question = tokenizer.render_chat([{"role": "user", "content": "What is the capital of France?"}])
+    ids = tokenizer.encode(question, add_special_tokens=False)
+    config = GenerationConfig(max_new_tokens=40, stop_tokens=tokenizer.stop_tokens)
+    completion = generate_text(network, tokenizer, ids, config)
+    assert completion.text == "The capital of France is Paris."
+    assert completion.status is Status.STOP
 
 
 def test_token_ids(their_tokenizer: Any, our_tokenizer: Any) -> None:

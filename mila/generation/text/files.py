@@ -17,8 +17,14 @@ TOKENIZER_CONFIG_FILE = "tokenizer_config.json"
 GENERATION_CONFIG_FILE = "generation_config.json"
 CONFIG_FILE = "config.json"
 
+#: Ids are below it.
+LARGEST_ID = 1 << 31
+
 #: Roles whose text Mila needs; what else ends in ``_token`` is handed to chat templates where it is text.
 _NEEDED_ROLES = ("bos_token", "eos_token")
+
+#: How an added token is found in a text.
+_FLAGS = ("special", "lstrip", "rstrip", "single_word", "normalized")
 
 
 def read_text(path: Path) -> str:
@@ -54,7 +60,7 @@ class TokenizerSettings:
         generation_config: of ``generation_config.json``.
         config: of ``config.json``.
         special_tokens: text of the special tokens by role: ``{"bos_token": "<s>"}``.
-        added_tokens: ids of the tokens beside the trained vocabulary, with whether they are special.
+        added_tokens: tokens beside the trained vocabulary: their ids, and how they are found in a text.
     """
 
     folder: Path
@@ -62,7 +68,7 @@ class TokenizerSettings:
     generation_config: Mapping[str, Any]
     config: Mapping[str, Any]
     special_tokens: Mapping[str, str]
-    added_tokens: Mapping[str, tuple[int, bool]]
+    added_tokens: Mapping[str, tuple[int, Mapping[str, bool]]]
 
     @classmethod
     def from_folder(cls, folder: Path) -> TokenizerSettings:
@@ -91,7 +97,7 @@ class TokenizerSettings:
         for name, values in ((GENERATION_CONFIG_FILE, self.generation_config), (CONFIG_FILE, self.config)):
             value = values.get("eos_token_id")
             ids = value if isinstance(value, list) else [] if value is None else [value]
-            if not all(type(token) is int and token >= 0 for token in ids):
+            if not all(type(token) is int and 0 <= token < LARGEST_ID for token in ids):
                 raise CheckpointError(f"{self.folder / name}: expected eos_token_id to be an id or ids, got {value!r}")
             found += ids
         return found
@@ -113,14 +119,14 @@ def _special_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[s
     return found
 
 
-def _added_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, tuple[int, bool]]:
+def _added_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str, tuple[int, Mapping[str, bool]]]:
     """From ``added_tokens.json`` (older folders) and ``added_tokens_decoder`` of ``tokenizer_config.json``."""
     path = folder / "added_tokens.json"
-    found: dict[str, tuple[int, bool]] = {}
+    found: dict[str, tuple[int, Mapping[str, bool]]] = {}
     for text, token in (read_object(path) or {}).items():
-        if type(token) is not int or token < 0:
+        if type(token) is not int or not 0 <= token < LARGEST_ID:
             raise CheckpointError(f"{path}: expected the id of {text!r}, got {token!r}")
-        found[text] = (token, False)
+        found[text] = (token, {})
     path = folder / TOKENIZER_CONFIG_FILE
     entries = tokenizer_config.get("added_tokens_decoder", {})
     if not isinstance(entries, dict):
@@ -131,5 +137,5 @@ def _added_tokens(folder: Path, tokenizer_config: Mapping[str, Any]) -> dict[str
             raise CheckpointError(
                 f"{path}: added_tokens_decoder: expected an id and its token, got {token!r}: {entry!r}"
             )
-        found[content] = (int(token), entry.get("special") is True)
+        found[content] = (int(token), {name: entry[name] for name in _FLAGS if isinstance(entry.get(name), bool)})
     return found

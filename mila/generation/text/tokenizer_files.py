@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from mila.errors import CheckpointError
-from mila.generation.text.files import TOKENIZER_FILE, TokenizerSettings, read_object, read_text
+from mila.generation.text.files import LARGEST_ID, TOKENIZER_FILE, TokenizerSettings, read_object, read_text
 from mila.serialization.foreign_content import foreign_content_hint
 
 _VOCABULARY_FILE = "vocab.json"
@@ -115,7 +115,7 @@ def _from_byte_pairs(settings: TokenizerSettings) -> Any:
 def _read_vocabulary(path: Path) -> dict[str, int]:
     vocabulary = read_object(path) or {}
     for token, number in vocabulary.items():
-        if type(number) is not int or not 0 <= number < 1 << 31:
+        if type(number) is not int or not 0 <= number < LARGEST_ID:
             raise CheckpointError(f"{path}: expected the id of {token!r}, got {number!r}")
     return vocabulary
 
@@ -138,10 +138,9 @@ def _add_tokens(tokenizer: Any, settings: TokenizerSettings) -> None:
     from tokenizers import AddedToken
 
     known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    for text, (number, special) in sorted(settings.added_tokens.items(), key=lambda item: item[1]):
+    for text, (number, flags) in sorted(settings.added_tokens.items(), key=lambda item: item[1][0]):
         if tokenizer.token_to_id(text) is None:
-            token = AddedToken(text, special=special, normalized=False)
-            tokenizer.add_special_tokens([token]) if special else tokenizer.add_tokens([token])
+            tokenizer.add_tokens([AddedToken(text, **{"normalized": False, **flags})])
         if tokenizer.token_to_id(text) != number:
             raise CheckpointError(
                 f"{settings.folder}: the added token {text!r} is {number} by its entry, and "
