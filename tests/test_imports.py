@@ -198,9 +198,26 @@ def test_relative_imports_of_a_package_start_at_the_package() -> None:
 
 
 def test_import_mila_brings_no_optional_package() -> None:
-    program = f"import mila, sys; print(*sorted({LAZY_ONLY} & set(sys.modules)))"
+    program = (
+        f"import mila, sys; [getattr(mila, name) for name in mila.__all__]; print(*{LAZY_ONLY} & set(sys.modules))"
+    )
     completed = run_python(program)
     assert (completed.returncode, completed.stdout.strip()) == (0, ""), completed.stderr
+
+
+def test_importing_mila_loads_nothing_yet() -> None:
+    """The command line sets what NumPy's libraries read when they are loaded."""
+    completed = run_python("import mila.cli.main, sys; print(*{'numpy', 'pydantic', 'typer'} & set(sys.modules))")
+    assert (completed.returncode, completed.stdout.strip()) == (0, ""), completed.stderr
+
+
+def test_public_names() -> None:
+    import mila
+
+    assert {*mila.__all__} <= {*dir(mila)}
+    assert all(getattr(mila, name).__name__ == name for name in mila.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'Tensor'"):
+        mila.Tensor  # noqa: B018
 
 
 def test_every_module_imports_by_itself() -> None:

@@ -56,7 +56,13 @@ class Execution:
         context = root.get_execution_context()
         poisoned = self.context.layout is Layout.POISONED
         self.arenas = {
-            name: Arena(context.allocate, size, context.alignment, POISON if poisoned and name == TRANSIENT else 0)
+            name: Arena(
+                context.allocate,
+                context.kernels.fill,
+                size,
+                context.alignment,
+                POISON if poisoned and name == TRANSIENT else 0,
+            )
             for name, size in planned.plan.arena_bytes.items()
             if size
         }

@@ -15,13 +15,27 @@ class Arena:
     """One block from the allocator, seen from its first aligned byte.
 
     Every page is written at once, so that what fits at build still fits later.
+
+    Args:
+        allocate: gives a block of so many bytes.
+        fill: writes a value to every byte of a block.
+        size: bytes that the arena has.
+        alignment: of its first byte.
+        value: what every byte holds at first.
     """
 
-    def __init__(self, allocate: Callable[[int], NDArray[np.uint8]], size: int, alignment: int, fill: int = 0) -> None:
+    def __init__(
+        self,
+        allocate: Callable[[int], NDArray[np.uint8]],
+        fill: Callable[[NDArray[np.uint8], int], None],
+        size: int,
+        alignment: int,
+        value: int = 0,
+    ) -> None:
         self._block = allocate(size + alignment)
         skip = -self._block.ctypes.data % alignment
         self.bytes: NDArray[np.uint8] = self._block[skip : skip + size]
-        self._block.fill(fill)
+        fill(self._block, value)
 
     @property
     def nbytes(self) -> int:

@@ -13,6 +13,9 @@ class ElementwiseKernels(Protocol):
     def copy(self, output: Array, x: Array) -> None:
         """``output = x``; equal shapes and dtypes."""
 
+    def fill(self, output: Array, value: float) -> None:
+        """``output = value``, for any dtype."""
+
     def add_in_place(self, output: Array, x: Array) -> None:
         """``output += x``; equal shapes."""
 
