@@ -32,6 +32,8 @@ from benchmarks.machine import markdown_table, processor
 from benchmarks.worker_process import PAUSE, WorkerProcess, mila_environment
 
 MEBIBYTE = 2**20
+#: What `mila generate` sets, see `mila.cli.main`.
+DECODING_TIMEOUT = "20"
 SIDES = ("mila", "transformers", "plain")
 #: The program that a user of transformers would write for one token.
 TRANSFORMERS_PROGRAM = """
@@ -58,7 +60,7 @@ def measure(case: GenerationCase, rounds: int, tokens: int) -> dict[str, Any]:
                     "benchmarks.generate_workers",
                     side,
                     [case.name, name],
-                    mila_environment() if side == "mila" else dict(os.environ),
+                    mila_environment(DECODING_TIMEOUT) if side == "mila" else dict(os.environ),
                 )
             )
             for side in SIDES

@@ -18,7 +18,7 @@ PAUSE = 0.3
 _TIMEOUT_VARIABLE = "OPENBLAS_THREAD_TIMEOUT"
 
 
-def mila_environment(timeout: str = "4") -> dict[str, str]:
+def mila_environment(timeout: str) -> dict[str, str]:
     """This process's environment with OpenBLAS's timeout set, or ``unset``."""
     environment = {name: value for name, value in os.environ.items() if name != _TIMEOUT_VARIABLE}
     return environment if timeout == "unset" else environment | {_TIMEOUT_VARIABLE: timeout}

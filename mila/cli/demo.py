@@ -98,7 +98,7 @@ class _Speaker:
 
     def __call__(self, line: str) -> None:
         if not self.as_json:
-            typer.echo(line)
+            print_text(f"{line}\n")
 
 
 def _folder(out: Path | None) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,6 +25,8 @@ from rich.progress import (
 from mila.training import CheckpointReport, StepReport, TrainingEvent, ValidationReport
 
 _NAMES = {StepReport: "step", ValidationReport: "validation", CheckpointReport: "checkpoint"}
+#: All but the line feed and the tab.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 Listener = Callable[[TrainingEvent], None]
 
 
@@ -92,22 +95,23 @@ def loading_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], No
 
 
 def print_note(line: str) -> None:
-    """One line for people on standard error, beside what the command prints."""
-    typer.echo(line, err=True)
+    """One line for people on standard error, beside what the command prints; control characters are shown."""
+    typer.echo(_without_controls(line), err=True)
 
 
 def print_text(piece: str) -> None:
     """A piece of a growing text, at once. On a terminal, control characters are shown, not obeyed."""
     if sys.stdout.isatty():
-        piece = "".join(character if _is_harmless(character) else f"\\x{ord(character):02x}" for character in piece)
+        piece = _without_controls(piece)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # models write more characters than some terminals have
     sys.stdout.write(piece)
     sys.stdout.flush()
 
 
-def _is_harmless(character: str) -> bool:
-    return character in "\n\t" or not (character < " " or "\x7f" <= character < "\xa0")
+def _without_controls(text: str) -> str:
+    """What a model or its files say, such that it cannot move the cursor, set the title, or hide a line."""
+    return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 
 
 def line_of(event: TrainingEvent) -> str:

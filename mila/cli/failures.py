@@ -11,6 +11,7 @@ from typing import ParamSpec
 import typer
 from pydantic import ValidationError
 
+from mila.cli.display import print_note
 from mila.errors import ConfigurationError, MilaError, OutOfMemoryError
 
 REFUSED = 1
@@ -65,7 +66,7 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def leave(code: int, message: str) -> typer.Exit:
     """Print one line on standard error, and return what ends the command."""
-    typer.echo(f"mila: {' '.join(message.split())}", err=True)
+    print_note(f"mila: {' '.join(message.split())}")
     return typer.Exit(code)
 
 
@@ -73,4 +74,4 @@ def options_line(error: ValidationError) -> str:
     """The first thing that a config refuses, by the name of its field."""
     first = error.errors()[0]
     place = _OPTIONS.get(str(first["loc"][-1]), ".".join(map(str, first["loc"]))) if first["loc"] else ""
-    return f"{place}: {first['msg']}" if place else str(first["msg"])
+    return f"{place}: {first['msg']}, got {first['input']!r:.80}" if place else str(first["msg"])

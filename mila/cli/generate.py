@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -78,7 +77,11 @@ def generate(
             stop_strings=stops,
             on_text=interruption.guard(_nowhere if as_json else print_text),
         )
-    _conclude(folder, model, completion, as_json)
+    _conclude(completion, model, as_json=as_json)
+    if completion.status is Status.STOP and not (completion.tokens or chat or as_json) and tokenizer.chat_template:
+        print_note("the model ended at once; it is a chat model: --chat writes the prompt out as a message to it")
+    if completion.status is Status.CANCELLED:
+        raise typer.Exit(INTERRUPTED)
 
 
 def _read_prompt(prompt: str | None) -> str:
@@ -92,19 +95,19 @@ def _read_prompt(prompt: str | None) -> str:
     except UnicodeDecodeError as error:
         found = error.object[error.start]
         raise DataError(f"standard input: expected UTF-8, got byte 0x{found:02x} at {error.start}") from None
-    return text.removesuffix("\n").removesuffix("\r")
+    text = text.removesuffix("\n").removesuffix("\r")
+    if not text:
+        raise DataError("standard input: expected a prompt, got nothing")
+    return text
 
 
 def _nowhere(piece: str) -> None:
     """The document has the text."""
 
 
-def _conclude(folder: Path, model: options.LoadedModel, completion: TextCompletion, as_json: bool) -> None:
+def _conclude(completion: TextCompletion, model: options.LoadedModel, *, as_json: bool) -> None:
     if as_json:
-        document: dict[str, Any] = {"model": str(folder), **options.completion_document(completion, model)}
-        print_json(document | {"notes": list(model.notes)})
+        print_json(options.completion_document(completion, model))
     else:
         print_text("\n")
         print_note(options.completion_line(completion))
-    if completion.status is Status.CANCELLED:
-        raise typer.Exit(INTERRUPTED)

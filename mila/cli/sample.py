@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from mila.cli.display import print_text
 from mila.cli.failures import reports_errors
 from mila.errors import CheckpointError, DataError
 from mila.training import Tokenizer, load_model, load_tokenizer, sample_text
@@ -30,7 +31,7 @@ def sample(
     if prompt is None:
         prompt = _first_prompt(tokenizer)
     text = sample_text(load_model(run), tokenizer, prompt, length, temperature=temperature, top_k=top_k, seed=seed)
-    typer.echo(prompt + text)
+    print_text(f"{prompt}{text}\n")
 
 
 def _first_prompt(tokenizer: Tokenizer) -> str:

@@ -31,7 +31,10 @@ TopP = Annotated[float | None, typer.Option(help="Draw among the likeliest token
 MinP = Annotated[float | None, typer.Option(help="Draw among tokens this many times as likely as the likeliest.")]
 RepetitionPenalty = Annotated[float | None, typer.Option(help="Above 1, tokens that occurred become less likely.")]
 Seed = Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")]
-Stop = Annotated[list[str] | None, typer.Option("--stop", help="End before this text; may be given several times.")]
+Stop = Annotated[
+    list[str] | None,
+    typer.Option("--stop", metavar="<str>", help="End before this text; may be given several times."),
+]
 
 
 def sampling_config(folder: Path, **given: Any) -> GenerationConfig:
@@ -80,12 +83,14 @@ class LoadedModel:
     """A model that is ready.
 
     Attributes:
+        folder: where it is from.
         network: built for inference.
         seconds: that loading took.
         reserved_bytes: that its plan takes.
         notes: what loading has to say.
     """
 
+    folder: Path
     network: LanguageModel[Any]
     seconds: float
     reserved_bytes: int
@@ -104,7 +109,7 @@ def load_model(folder: Path, context_length: int, *, quiet: bool) -> LoadedModel
         for note in notes:
             print_note(f"note: {note}")
         print_note(f"loaded in {seconds:.2f} s, {format_bytes(reserved)} reserved for {context_length} tokens")
-    return LoadedModel(network, seconds, reserved, notes)
+    return LoadedModel(folder, network, seconds, reserved, notes)
 
 
 class Interruption:
@@ -146,6 +151,7 @@ class Interruption:
 def completion_document(completion: TextCompletion, model: LoadedModel) -> dict[str, Any]:
     """A completion for machines."""
     return {
+        "model": str(model.folder),
         "text": completion.text,
         "status": completion.status.value,
         "prompt_tokens": completion.prompt_tokens,
@@ -157,6 +163,7 @@ def completion_document(completion: TextCompletion, model: LoadedModel) -> dict[
         "tokens_per_second": completion.tokens_per_second,
         "load_seconds": model.seconds,
         "reserved_bytes": model.reserved_bytes,
+        "notes": list(model.notes),
     }
 
 

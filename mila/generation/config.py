@@ -65,6 +65,7 @@ class Completion:
         reused_tokens: how many of these the cache held already.
         prefill_seconds: from the call to the first token of the batch; callbacks are not counted.
         decode_seconds: from there to the end of this row; callbacks are not counted.
+        decode_steps: runs of the network in this time, that of a stop token included.
     """
 
     tokens: tuple[int, ...]
@@ -73,3 +74,9 @@ class Completion:
     reused_tokens: int
     prefill_seconds: float
     decode_seconds: float
+    decode_steps: int
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Rate of decoding, without the first token, which is the prefill's; ``None`` where there was no other."""
+        return self.decode_steps / self.decode_seconds if self.decode_steps else None

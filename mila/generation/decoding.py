@@ -104,6 +104,7 @@ class Decoding:
         self._pass: int | None = None
         self._prefill_seconds = 0.0
         self._decode_seconds = [0.0] * len(self._prompts)
+        self._decode_steps = [0] * len(self._prompts)
         for row in range(len(self._prompts)):
             self._end_if_full(row)
 
@@ -136,6 +137,7 @@ class Decoding:
         else:
             for row in writing:
                 self._decode_seconds[row] += seconds
+                self._decode_steps[row] += 1
         return emitted
 
     def cancel(self, row: int) -> None:
@@ -193,6 +195,7 @@ class Decoding:
             reused_tokens=self._reused[row],
             prefill_seconds=self._prefill_seconds,
             decode_seconds=self._decode_seconds[row],
+            decode_steps=self._decode_steps[row],
         )
 
 

@@ -22,7 +22,7 @@ class Sampler:
     """Chooses the tokens of the rows of one generation, one row at a time.
 
     Row r of a seed has a generator of its own, so that neither the size of the batch nor other rows change what it
-    draws. Scratch is some arrays of V elements, more per row with a repetition penalty, all allocated here.
+    draws. Scratch is some arrays of V elements, two of them per row with a repetition penalty, all allocated here.
 
     Args:
         config: how to choose.
@@ -45,7 +45,8 @@ class Sampler:
         self._dtype = accumulation_dtype(dtype)
         has_penalty = config.repetition_penalty != 1
         self._takes_logits_as_they_are = self._is_greedy and not has_penalty and dtype == self._dtype
-        self._repeated = [_Repeated(self._size, self._dtype, ids) for ids in prompts] if has_penalty else []
+        self._repeated = [_Repeated(self._size, ids) for ids in prompts] if has_penalty else []
+        self._penalized: Array = np.empty((2, self._size if has_penalty else 0), self._dtype)
         self._generators = [
             np.random.Generator(np.random.PCG64(np.random.SeedSequence(config.seed, spawn_key=(row,))))
             for row in range(0 if self._is_greedy else len(prompts))
@@ -104,7 +105,7 @@ class Sampler:
         """The logits in scratch, penalised."""
         np.copyto(self._scores, logits[: self._size])
         if self._repeated:
-            self._repeated[row].penalize(self._scores, self._config.repetition_penalty)
+            self._repeated[row].penalize(self._scores, self._config.repetition_penalty, self._penalized)
         return self._scores
 
     def _likeliest(self, row: int, scores: Array) -> int:
@@ -211,10 +212,9 @@ class _Weights:
 class _Repeated:
     """The distinct tokens of one row."""
 
-    def __init__(self, size: int, dtype: DType, prompt: NDArray[np.int32]) -> None:
+    def __init__(self, size: int, prompt: NDArray[np.int32]) -> None:
         self._is_known = np.zeros(size, np.bool_)
         self._ids = np.empty(size, np.intp)
-        self._penalized: Array = np.empty((2, size), dtype)
         self._count = 0
         for token in np.unique(prompt).tolist():
             if token < size:
@@ -226,10 +226,10 @@ class _Repeated:
             self._ids[self._count] = token
             self._count += 1
 
-    def penalize(self, scores: Array, penalty: float) -> None:
+    def penalize(self, scores: Array, penalty: float, scratch: Array) -> None:
         """Divide positive scores and multiply negative ones: whichever of the two moves the score the penalty's way."""
         ids = self._ids[: self._count]
-        divided, multiplied = self._penalized[:, : self._count]
+        divided, multiplied = scratch[:, : self._count]
         np.take(scores, ids, out=divided, mode="clip")
         with np.errstate(over="ignore"):
             np.multiply(divided, penalty, out=multiplied)

@@ -71,11 +71,6 @@ class DecodingSession:
     # ------------------------------------------------------------------ asking
 
     @property
-    def rows(self) -> int:
-        """Rows B that the network was built for."""
-        return self._built_rows
-
-    @property
     def context_length(self) -> int:
         """Positions that a row can hold."""
         return self._context_length

@@ -63,6 +63,7 @@ def test_json_is_a_document_per_answer(folder: Path) -> None:
     assert (result.exit_code, result.stderr) == (0, "")
     assert (first["reused_tokens"], second["reused_tokens"] >= first["prompt_tokens"]) == (0, True)
     assert (first["dropped_turns"], second["dropped_turns"]) == (0, 0)
+    assert first["notes"] == second["notes"] != []
 
 
 def test_reset_forgets_all_but_the_system_message(folder: Path) -> None:

@@ -78,6 +78,8 @@ def test_json_is_one_document_and_nothing_else(folder: Path) -> None:
     assert document["tokens"] == list(completion.tokens)
     assert document["status"] == completion.status.value == "length"
     assert document["prompt_tokens"] == completion.prompt_tokens
+    assert document["model"] == str(folder)
+    assert [note for note in document["notes"] if "have no token in tokenizer.json" in note]
     assert min(document[name] for name in ("prefill_seconds", "decode_seconds", "load_seconds", "reserved_bytes")) > 0
 
 
@@ -100,6 +102,17 @@ def test_characters_that_the_output_lacks_are_replaced(folder: Path) -> None:
 def test_no_tokens_are_no_text(folder: Path) -> None:
     result = CliRunner().invoke(app, ["generate", str(folder), PROMPT, "--max-new-tokens", "0"])
     assert (result.exit_code, result.stdout) == (0, "\n")
+
+
+def test_a_chat_model_that_ends_at_once_is_explained(folder: Path, tmp_path: Path) -> None:
+    ending = {"eos_token_id": list(expected(folder).tokens[:1])}
+    chatty = write_model(tmp_path / "chatty", chat_template=CHATML, generation_config=ending)
+    plain = write_model(tmp_path / "plain", generation_config=ending)
+    hinted, silent, document = generated(chatty), generated(plain), generated(chatty, "--json")
+    assert (hinted.exit_code, hinted.stdout, silent.stdout) == (0, "\n", "\n")
+    assert "--chat" in hinted.stderr
+    assert "--chat" not in silent.stderr
+    assert (json.loads(document.stdout)["new_tokens"], document.stderr) == (0, "")
 
 
 def test_stop_strings(folder: Path) -> None:
@@ -132,7 +145,7 @@ def test_memory_is_planned_for_what_is_needed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "code", "said"),
     [
-        (["--temperature", "inf"], 2, "--temperature: "),
+        (["--temperature", "inf"], 2, "--temperature: Input should be a finite number, got inf"),
         (["--top-p", "1.5"], 2, "--top-p: "),
         (["--repetition-penalty", "0"], 2, "--repetition-penalty: "),
         (["--top-k", "5"], 2, "--top-k: expected a --temperature"),
@@ -152,11 +165,13 @@ def test_options_without_meaning(arguments: list[str], code: int, said: str, fol
     [
         ("", None, "at least one token"),
         ("-", b"\xff\xfe", "UTF-8"),
+        (None, b"", "standard input: expected a prompt, got nothing"),
+        ("-", b"\n", "standard input: expected a prompt, got nothing"),
         ("the " * 100, None, "at most the 96 tokens"),
         ("\udcff", None, "U+DCFF"),
     ],
 )
-def test_prompts_that_are_refused(prompt: str, given: bytes | None, said: str, folder: Path) -> None:
+def test_prompts_that_are_refused(prompt: str | None, given: bytes | None, said: str, folder: Path) -> None:
     result = generated(folder, prompt=prompt, given=given)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert said in result.stderr
@@ -182,6 +197,15 @@ def test_a_folder_with_a_broken_file(file: str, content: bytes | None, said: str
     result = generated(tmp_path / "model", "--chat")
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
     assert said in result.stderr
+
+
+def test_what_a_folder_says_cannot_move_the_cursor(tmp_path: Path) -> None:
+    """Errors quote files of the model, which may come from anywhere."""
+    source = "{{ raise_exception('\x1b[2J\x9b31m no') }}"
+    result = generated(write_model(tmp_path / "model", chat_template=source), "--chat")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "\\x1b[2J\\x9b31m no" in result.stderr
+    assert "\x1b" not in result.stderr
 
 
 def test_no_folder_and_no_template(folder: Path, tmp_path: Path) -> None:

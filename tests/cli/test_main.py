@@ -28,7 +28,7 @@ def test_version() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, f"mila {mila.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "generate", "chat", "demo"])
+@pytest.mark.parametrize("command", ["train", "sample", "generate", "chat", "demo", "import"])
 def test_every_command_has_an_example(command: str) -> None:
     result = mila_here(command, "--help")
     assert result.exit_code == 0
@@ -37,7 +37,7 @@ def test_every_command_has_an_example(command: str) -> None:
 
 def test_help_names_the_commands_and_the_exit_codes() -> None:
     result = mila_here("--help")
-    for word in ("train", "sample", "generate", "chat", "demo", "3 does not fit", "130 interrupted"):
+    for word in ("train", "sample", "generate", "chat", "demo", "import", "3 does not fit", "130 interrupted"):
         assert word in " ".join(result.output.split())
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from mila.cli.app import app
 from mila.training import load_model, load_tokenizer, sample_text, save_model
-from tests.cli.commands import mila_here
+from tests.cli.commands import TINY, mila_here
 
 
 def test_it_writes_the_prompt_and_what_follows(run: Path) -> None:
@@ -21,6 +23,14 @@ def test_it_writes_the_prompt_and_what_follows(run: Path) -> None:
 def test_a_seed_decides(run: Path) -> None:
     texts = [mila_here("sample", run, "--length", "30", "--seed", seed).stdout for seed in ("1", "1", "2")]
     assert texts[0] == texts[1] != texts[2]
+
+
+def test_bytes_that_are_no_characters_of_the_output_are_replaced(tmp_path: Path, text: Path) -> None:
+    options = [*TINY, "--tokenizer", "byte", "--steps", "1"]
+    assert mila_here("train", text, "--out", tmp_path / "run", *options).exit_code == 0
+    result = CliRunner(charset="ascii").invoke(app, ["sample", str(tmp_path / "run"), "--prompt", "fox"])
+    assert (result.exit_code, result.stdout[:3]) == (0, "fox")
+    assert "?" in result.stdout
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,8 @@ def test_a_batch_writes_what_each_prompt_would_alone(kind: str, chunk: int) -> N
         assert (completion.prompt_tokens, completion.reused_tokens) == (len(prompt), 0)
         assert completion.prefill_seconds > 0
         assert completion.decode_seconds > 0
+        assert completion.decode_steps == 2 * WINDOW - 1  # the first token is the prefill's
+        assert completion.tokens_per_second == completion.decode_steps / completion.decode_seconds
 
 
 def test_rows_end_one_after_the_other_without_changing_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -48,7 +50,9 @@ def test_rows_end_one_after_the_other_without_changing_the_others(monkeypatch: p
         assert completion.status is (Status.STOP if ends else Status.CONTEXT_LIMIT)
         assert completion.prompt_tokens + len(completion.tokens) <= CONTEXT
     assert completions[0].tokens == ()
-    assert completions[0].decode_seconds == 0
+    assert (completions[0].decode_seconds, completions[0].tokens_per_second) == (0, None)
+    stopped = [completion for completion in completions if completion.status is Status.STOP]
+    assert [completion.decode_steps for completion in stopped] == [len(each.tokens) for each in stopped]
     longest = max(range(3), key=lambda row: len(completions[row].tokens))
     assert widths[-1] == longest + 1  # rows behind the last that writes are left out
 
@@ -178,7 +182,7 @@ def test_closing_a_stream_cancels_it(taken: int) -> None:
     assert list(tokens) == []
 
 
-def interrupted(model: Any) -> None:
+def generate_elsewhere(model: Any) -> None:
     model.generate([3], max_new_tokens=1)
 
 
@@ -187,7 +191,7 @@ def run_elsewhere(model: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("disturb", "message"), [(interrupted, "another one has taken over"), (run_elsewhere, "row 0 holds nothing")]
+    ("disturb", "message"), [(generate_elsewhere, "another one has taken over"), (run_elsewhere, "row 0 holds nothing")]
 )
 def test_a_stream_does_not_go_on_over_the_cache_of_another(disturb: Callable[[Any], None], message: str) -> None:
     model = built("gpt")

@@ -39,7 +39,7 @@ def test_the_text_follows_the_prompt(kind: str, seed: int, model: LlamaTransform
     assert PROMPT + completion.text == tokenizer.decode([*ids, *completion.tokens])
     assert "".join(pieces) == completion.text
     assert completion.prompt_tokens == len(ids)
-    assert completion.tokens_per_second is None or completion.tokens_per_second > 0
+    assert (completion.status, completion.decode_steps) == (Status.LENGTH, len(completion.tokens) - 1)
     streamed = stream_text(model, tokenizer, PROMPT, config)
     assert "".join(streamed) == completion.text
     assert (streamed.completion.tokens, streamed.completion.status) == (completion.tokens, completion.status)
@@ -60,6 +60,7 @@ def test_a_stop_string_ends_the_text_before_it(start: int, model: LlamaTransform
     assert stopped.text == "".join(pieces) == whole.text[: whole.text.index(stop)]
     assert stopped.status is Status.STOP
     assert stopped.tokens == whole.tokens[: len(stopped.tokens)]
+    assert stopped.decode_steps == len(stopped.tokens) - 1
     with stream_text(model, tokenizer, PROMPT, LENGTH, stop_strings=[stop]) as streamed:
         assert "".join(streamed) == stopped.text
     assert streamed.completion.status is Status.STOP
@@ -71,7 +72,7 @@ def test_stop_tokens_are_the_models_own(model: LlamaTransformer, tokenizer: Text
     other = read_folder(tmp_path, generation_config=stops, tokenizer_config={})
     stopped = generate_text(model, other, PROMPT, LENGTH)
     assert stopped.tokens == whole.tokens[: whole.tokens.index(whole.tokens[9])]
-    assert stopped.status is Status.STOP
+    assert (stopped.status, stopped.decode_steps) == (Status.STOP, len(stopped.tokens))
 
 
 @pytest.mark.parametrize("count", [0, 1, 5])

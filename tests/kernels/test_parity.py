@@ -63,7 +63,10 @@ def test_activations_of_values_that_are_not_finite(kind: str) -> None:
     x = np.array([np.nan, np.inf, -np.inf], np.float32)
     y = np.empty_like(x)
     KERNELS.activation_forward(y, None, x, kind, 0.1, np.empty(KERNELS.activation_forward_workspace(1, 3), np.float32))
-    np.testing.assert_array_equal(y, FUNCTIONS[kind](torch.from_numpy(x)).numpy())
+    expected = FUNCTIONS[kind](torch.from_numpy(x)).numpy()
+    if kind == "gelu":
+        expected[1] = np.inf  # PyTorch says so, or NaN, by the kind of processor
+    np.testing.assert_array_equal(y, expected)
 
 
 @both_dtypes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import TracebackType
 from typing import Self
 
@@ -18,32 +18,14 @@ Prompt = str | Sequence[int]
 
 
 @dataclass(frozen=True)
-class TextCompletion:
-    """What follows one prompt.
+class TextCompletion(Completion):
+    """What follows one prompt; its tokens include those of a stop string, for which its status is ``STOP`` too.
 
     Attributes:
         text: up to the first stop string, or all of it.
-        tokens: the ids written, those of a stop string included, without the stop token.
-        status: why it ends here; ``STOP`` for a stop string too.
-        prompt_tokens: length of the prompt.
-        reused_tokens: how many of these the cache held already.
-        prefill_seconds: from the call to the first token.
-        decode_seconds: from there to the end.
     """
 
     text: str
-    tokens: tuple[int, ...]
-    status: Status
-    prompt_tokens: int
-    reused_tokens: int
-    prefill_seconds: float
-    decode_seconds: float
-
-    @property
-    def tokens_per_second(self) -> float | None:
-        """Rate of decoding; the first token is the prefill's. ``None`` where there was but one."""
-        count = len(self.tokens) - 1
-        return count / self.decode_seconds if count > 0 and self.decode_seconds > 0 else None
 
 
 def generate_text(
@@ -108,7 +90,7 @@ def generate_texts(
         return wanted and not rows[row].is_stopped
 
     ids = [row.ids for row in rows]
-    completions = generate(network, ids, complete_config(network, tokenizer, config), on_token=on_token)
+    completions = generate(network, ids, _complete_config(network, tokenizer, config), on_token=on_token)
     for number, row in enumerate(rows):
         rest = row.finish()
         if rest and on_text is not None:
@@ -144,7 +126,7 @@ class TextStream:
         stop_strings: Sequence[str],
     ) -> None:
         self._row = _Row(tokenizer, prompt, stop_strings)
-        self._tokens = stream(network, self._row.ids, complete_config(network, tokenizer, config))
+        self._tokens = stream(network, self._row.ids, _complete_config(network, tokenizer, config))
 
     def __iter__(self) -> Self:
         return self
@@ -184,9 +166,7 @@ class TextStream:
         return self._row.completion(self._tokens.completion)
 
 
-def complete_config(
-    network: Decodable, tokenizer: TextTokenizer, config: GenerationConfig | None = None
-) -> GenerationConfig:
+def _complete_config(network: Decodable, tokenizer: TextTokenizer, config: GenerationConfig | None) -> GenerationConfig:
     """``config`` with the tokenizer's stop tokens, and without ids that are padding of the network's table."""
     config = config or GenerationConfig()
     limits = (config.vocabulary, tokenizer.vocabulary, network.decoding_session.vocabulary)
@@ -222,12 +202,5 @@ class _Row:
         return text
 
     def completion(self, completion: Completion) -> TextCompletion:
-        return TextCompletion(
-            text="".join(self._parts),
-            tokens=completion.tokens,
-            status=Status.STOP if self.is_stopped else completion.status,
-            prompt_tokens=completion.prompt_tokens,
-            reused_tokens=completion.reused_tokens,
-            prefill_seconds=completion.prefill_seconds,
-            decode_seconds=completion.decode_seconds,
-        )
+        ended = replace(completion, status=Status.STOP) if self.is_stopped else completion
+        return TextCompletion(**vars(ended), text="".join(self._parts))

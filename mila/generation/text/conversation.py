@@ -98,12 +98,16 @@ class Conversation:
     def _fitting(self, message: Message) -> tuple[int, list[int]]:
         """How many turns to leave out, and the ids of the rest."""
         context = self._network.decoding_session.context_length
-        free = min(context // _FREE_SHARE, self._config.max_new_tokens or context)
+        wanted = self._config.max_new_tokens
+        free = context // _FREE_SHARE if wanted is None else min(context // _FREE_SHARE, wanted)
         for dropped in range(len(self._turns) + 1):
             kept = [part for turn in self._turns[dropped:] for part in turn]
             ids = self._tokenizer.encode_chat([*self._system, *kept, message])
             if len(ids) <= context - free:
                 return dropped, ids
         if len(ids) >= context:
-            raise DataError(f"the question takes {len(ids)} tokens, and the context has {context}: no room to answer")
+            raise DataError(
+                f"the question, as the chat template writes it out, takes {len(ids)} tokens, and the context has "
+                f"{context}: no room to answer"
+            )
         return len(self._turns), ids

@@ -35,5 +35,5 @@ def recommended_sampling(folder: str | Path) -> dict[str, Any]:
         GenerationConfig(**fields)
     except ValidationError as error:
         first = error.errors()[0]
-        raise CheckpointError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg']}") from None
+        raise CheckpointError(f"{path}: {first['loc'][0]}: {first['msg']}, got {first['input']!r}") from None
     return fields

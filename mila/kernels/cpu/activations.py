@@ -2,7 +2,7 @@
 
 Each function writes to its outputs and to three scratch arrays of the tile's shape. The value functions write
 ``output`` after their last look at ``x``, so that it may be ``x``; the value-and-derivative functions do so with
-``derivative``. All are stable: no finite value overflows on the way.
+``derivative``. All are stable: an ``exp`` overflows only where its reciprocal is then the zero that it should be.
 """
 
 from __future__ import annotations
@@ -104,8 +104,15 @@ def _sigmoid_both(output: Array, derivative: Array, x: Array, alpha: float, scra
 
 
 def _silu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
-    _logistic(scratch[0], x, scratch[1])
-    np.multiply(scratch[0], x, out=output)
+    _divide_by_exponential(output, x, x, scratch[0])
+
+
+def _divide_by_exponential(output: Array, x: Array, argument: Array, spare: Array) -> None:
+    """``output = x / (1 + exp(-argument))``; where ``exp`` overflows, the quotient is the zero that it should be."""
+    np.negative(argument, out=spare)
+    np.exp(spare, out=spare)
+    np.add(spare, 1.0, out=spare)
+    np.divide(x, spare, out=output)
 
 
 def _silu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
@@ -123,15 +130,16 @@ _QUICK = 1.702
 
 
 def _quick_gelu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
-    np.multiply(x, _QUICK, out=scratch[2])
-    _logistic(scratch[0], scratch[2], scratch[1])
-    np.multiply(scratch[0], x, out=output)
+    np.multiply(x, _QUICK, out=scratch[1])
+    _divide_by_exponential(output, x, scratch[1], scratch[0])
 
 
 def _quick_gelu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
     """With s = sigmoid(1.702 x) and y = x s: ``f' = s + 1.702 y (1 - s)``."""
-    _quick_gelu(output, x, alpha, scratch)
     sigmoid, rest = scratch[0], scratch[1]
+    np.multiply(x, _QUICK, out=scratch[2])
+    _logistic(sigmoid, scratch[2], rest)
+    np.multiply(sigmoid, x, out=output)
     np.subtract(1.0, sigmoid, out=rest)
     rest *= _QUICK
     rest *= output

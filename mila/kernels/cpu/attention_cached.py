@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -65,7 +66,9 @@ def _attend_to_chunks(
     batch, length, capacity = len(queries), queries.shape[3], keys.shape[2]
     needs = cached_demand(length, capacity, heads, window)
     seen = min(capacity, max(start + valid for start, valid in zip(starts, lengths, strict=True)))
-    tiling = Tiling.choose(needs, heads, batch, length, seen, family.workers.threads)
+    # Tiles are larger while there are few keys.
+    needs_now = replace(needs, row=cached_demand(length, seen, heads, window).row)
+    tiling = Tiling.choose(needs_now, heads, batch, length, seen, family.workers.threads)
     tile, scratches = tile_attention(workspace[: needs.total], length, capacity, scale)
     groups = tiling.head_groups(heads.key_value)
     blocks = -(-length // tiling.rows)

@@ -13,8 +13,8 @@ from mila.kernels.signatures import Array
 
 #: Positions whose angles are computed at a time.
 TABLE_ROWS: Final = 64
-#: Copies of the rotated heads in scratch memory: cosines, sines, partners.
-ROW_COPIES: Final = 3
+#: Copies of the rotated heads in scratch memory: the pairs, and at most as much for the angles.
+ROW_COPIES: Final = 2
 
 
 class CpuRope(CpuFamily):
@@ -77,39 +77,35 @@ class CpuRope(CpuFamily):
 
 
 class _Turn:
-    """A block of positions in scratch memory.
+    """A block of positions in scratch memory: pairs as complex numbers, which one multiplication turns."""
 
-    The angles are repeated for every head, once for all rows of the batch that stand at the same positions, so that the
-    products run over long rows.
-    """
-
-    __slots__ = ("_cosine", "_partners", "_sine")
+    __slots__ = ("_angles", "_pairs")
 
     def __init__(self, scratch: Array, rows: int, heads: int, half: int) -> None:
-        shape = (rows, heads, 2 * half)
-        size = rows * heads * 2 * half
-        self._cosine = scratch[:size].reshape(shape)
-        self._sine = scratch[size : 2 * size].reshape(shape)
-        self._partners = scratch[2 * size : 3 * size].reshape(shape)
+        complex_dtype = np.result_type(scratch.dtype, np.complex64)
+        pairs, angles = rows * heads * half, rows * half
+        numbers = scratch[: 2 * (pairs + angles)].view(complex_dtype)
+        self._pairs = numbers[:pairs].reshape(rows, heads, half)
+        self._angles = numbers[pairs:].reshape(rows, half)
 
     def set_angles(self, cosine: Array, sine: Array, inverse: bool) -> None:
-        """Take ``cosine``, ``sine`` (rows, half); the sine is negated for the element of a pair that it diminishes."""
-        half = cosine.shape[1]
-        self._cosine[..., :half] = self._cosine[..., half:] = cosine[:, None]
-        self._sine[..., :half] = self._sine[..., half:] = sine[:, None]
-        negative = self._sine[..., half:] if inverse else self._sine[..., :half]
-        np.negative(negative, out=negative)
+        """Take ``cosine``, ``sine`` (rows, half)."""
+        np.copyto(self._angles.real, cosine)
+        if inverse:
+            np.negative(sine, out=self._angles.imag)
+        else:
+            np.copyto(self._angles.imag, sine)
 
     def apply(self, output: Array, x: Array, head_dim: int) -> None:
-        """``output = x cos + partner (±sin)`` for the first heads of ``x (rows, W)``; what remains is copied."""
-        rows, heads, rotary_dim = self._cosine.shape
-        width, half = heads * head_dim, rotary_dim // 2
-        pairs, turned = (array[:, :width].reshape(rows, heads, head_dim) for array in (x, output))
+        """Turn the first heads of ``x (rows, W)``; what remains is copied."""
+        rows, heads, half = self._pairs.shape
+        width = heads * head_dim
+        source, turned = (array[:, :width].reshape(rows, heads, head_dim) for array in (x, output))
         if not np.may_share_memory(output, x):
             np.copyto(output[:, width:], x[:, width:])
-            np.copyto(turned[..., rotary_dim:], pairs[..., rotary_dim:])
-        np.copyto(self._partners[..., :half], pairs[..., half:rotary_dim])
-        np.copyto(self._partners[..., half:], pairs[..., :half])
-        self._partners *= self._sine
-        np.multiply(pairs[..., :rotary_dim], self._cosine, out=turned[..., :rotary_dim])
-        turned[..., :rotary_dim] += self._partners
+            np.copyto(turned[..., 2 * half :], source[..., 2 * half :])
+        np.copyto(self._pairs.real, source[..., :half])
+        np.copyto(self._pairs.imag, source[..., half : 2 * half])
+        np.multiply(self._pairs, self._angles[:, None], out=self._pairs)
+        np.copyto(turned[..., :half], self._pairs.real)
+        np.copyto(turned[..., half : 2 * half], self._pairs.imag)

@@ -76,8 +76,6 @@ class CpuSingleRow(CpuElementwise):
         target, row = output.reshape(-1), x.reshape(-1)
         if workspace.size < SCRATCH * row.size:  # wider than a tile
             return partial(self.activation_forward, output, None, x, kind, alpha, workspace)
-        if kind == "silu":
-            return _bind_silu(target, row, workspace[: row.size])
         return partial(activate, kind, target, row, alpha, workspace[: SCRATCH * row.size].reshape(SCRATCH, -1))
 
     def bind_gated_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:
@@ -164,16 +162,3 @@ def _both(first: Bound, second: Bound) -> Bound:
         second()
 
     return run
-
-
-def _bind_silu(output: Array, x: Array, spare: Array) -> Bound:
-    """``x / (1 + exp(-x))``; where ``exp`` overflows, the quotient is the zero that it should be."""
-    negative, exponential, add, divide = np.negative, np.exp, np.add, np.divide
-
-    def silu() -> None:
-        negative(x, spare)
-        exponential(spare, spare)
-        add(spare, 1.0, spare)
-        divide(x, spare, output)
-
-    return silu
