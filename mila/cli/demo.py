@@ -16,7 +16,7 @@ import typer
 
 import mila.errors
 from mila.cli.demo_run import DemoSettings, demo_split, demo_trainer, take_last_steps
-from mila.cli.display import print_json, progress
+from mila.cli.display import print_json, print_text, progress
 from mila.cli.failures import REFUSED, leave, reports_errors
 from mila.cli.plan_text import plan_document
 from mila.cli.train import show_plan

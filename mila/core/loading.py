@@ -101,7 +101,7 @@ class LoadPlan:
         meter = _Meter(sum(self._source.entry(part.piece.name).nbytes for part in self._parts), on_progress)
         converted = {}
         for part in self._parts:
-            rows = self._rows(part.piece.name, meter.add)
+            rows = state.StoredRows.of(self._source, part.piece.name, meter.add)
             if rows.dtype != part.component.parameter_array(part.declaration.name).dtype:
                 converted[part.piece.name] = str(rows.dtype)
             remaining[part.component, part.declaration.name] -= 1
@@ -139,7 +139,7 @@ class LoadPlan:
         reason = component.refuse_load(declaration, dtype, self._loaded_together(component))
         if reason is not None or dtype == declaration.dtype:
             return reason
-        return component.refuse_values(declaration, self._rows(piece.name))
+        return component.refuse_values(declaration, state.StoredRows.of(self._source, piece.name))
 
     def _loaded_together(self, component: Component[Any]) -> dict[str, DType | None]:
         """The dtypes in the file of all parameters of one component that are there."""
@@ -151,12 +151,6 @@ class LoadPlan:
             if pieces and all(piece.name in self._available for piece in pieces):
                 found[declaration.name] = self._dtype(pieces[0].name)
         return found
-
-    def _rows(self, name: str, on_read: Callable[[int], None] | None = None) -> state.StoredRows:
-        dtype = self._dtype(name)
-        if dtype is None:
-            raise CheckpointError(f"{self._source.path}: {name} has a dtype that cannot be converted")
-        return state.StoredRows(self._source, name, dtype, tuple(self._source.entry(name).shape) or (1,), on_read)
 
     def _dtype(self, name: str) -> DType | None:
         """The NumPy dtype of a stored tensor, where there is one."""
@@ -170,35 +164,24 @@ class LoadPlan:
         yield from sorted(name for name in self._source.tensors if name not in wanted)
 
 
-def identity_map(component: Component[Any], prefix: str = "") -> NameMap:
-    """The map of a file that calls parameters by their own names, all of them below ``prefix``."""
-    start = f"{prefix}." if prefix else ""
+def identity_map(component: Component[Any]) -> NameMap:
+    """The map of a file that calls parameters by their own names."""
     declared = state.declared_state(component)
-    return NameMap({name: (Piece(start + name, declaration.shape),) for name, _, declaration in declared})
+    return NameMap({name: (Piece(name, declaration.shape),) for name, _, declaration in declared})
 
 
-def load_tensors(
-    component: Component[Any],
-    source: TensorSource,
-    prefix: str = "",
-    *,
-    names: NameMap | None = None,
-    on_progress: Progress | None = None,
-) -> LoadReport:
+def load_tensors(component: Component[Any], source: TensorSource) -> LoadReport:
     """Fill every parameter below ``component`` from ``source``; everything is checked before anything is written.
 
     Args:
         component: built.
-        source: the file.
-        prefix: what stands before the parameters' own names.
-        names: how the file calls them, where it does not call them by their own names.
-        on_progress: see :data:`Progress`.
+        source: the file, which calls parameters by their own names.
 
     Raises:
         CheckpointError: one message with every missing, unexpected, misshapen and inconvertible tensor.
     """
     component.require_built("load_tensors")
-    return LoadPlan(component, source, names or identity_map(component, prefix)).run(on_progress)
+    return LoadPlan(component, source).run()
 
 
 def load(component: Component[Any], archive: ArchiveReader, mode: ArchiveMode) -> LoadReport:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from mila.serialization import (
     ArchiveWriter,
     TensorSource,
     TensorWriter,
+    format_dtype,
 )
 from mila.serialization.conversion import FLOATS
 
@@ -81,6 +82,19 @@ class StoredRows:
     dtype: DType
     shape: Shape
     on_read: Callable[[int], None] | None = None
+
+    @classmethod
+    def of(cls, source: TensorSource, name: str, on_read: Callable[[int], None] | None = None) -> Self:
+        """Those of a tensor of any shape.
+
+        Raises:
+            CheckpointError: no such tensor, or a dtype that NumPy lacks.
+        """
+        entry = source.entry(name)
+        dtype = format_dtype(entry.dtype_name).numpy_dtype
+        if dtype is None:
+            raise CheckpointError(f"{source.path}: {name}: expected a dtype that NumPy has, got {entry.dtype_name}")
+        return cls(source, name, dtype, tuple(entry.shape) or (1,), on_read)
 
     def __getitem__(self, rows: slice, /) -> Array:
         start, stop, _ = rows.indices(self.shape[0])

@@ -15,7 +15,7 @@ class Pretrained:
     """The model folder that a network was loaded from.
 
     Attributes:
-        folder: as it was named.
+        folder: its absolute path, so that an export finds its files from another working folder.
         model_type: its architecture.
         raw: the content of its ``config.json``.
         report: what loading did.

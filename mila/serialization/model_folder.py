@@ -9,7 +9,7 @@ from mila.errors import CheckpointError
 from mila.serialization import filesystem
 from mila.serialization.atomic_folder import recover_folder
 from mila.serialization.failures import refusal, refusals, shown
-from mila.serialization.foreign_content import CONVERT_GGUF, CONVERT_PICKLES
+from mila.serialization.foreign_content import CONVERT_GGUF, CONVERT_PICKLES, INCOMPLETE
 from mila.serialization.header import DEFAULT_HEADER_LIMIT
 from mila.serialization.safetensors_reader import SafetensorsFile
 from mila.serialization.sharded import (
@@ -60,7 +60,7 @@ def _undecided(folder: Path, names: list[str]) -> CheckpointError:
     if SINGLE_FILE_NAME in names:
         got, hint = "both", "remove one of them, or name the file to open"
     elif any(NUMBERED_SHARD.fullmatch(name) for name in safetensors):
-        got, hint = f"shards without an index: {shown(safetensors)}", "is the download complete?"
+        got, hint = f"shards without an index: {shown(safetensors)}", INCOMPLETE
     elif safetensors:
         got, hint = f"neither, but {shown(safetensors)}", "name the file to open"
     elif pickles:

@@ -12,7 +12,7 @@ import os
 import threading
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -28,21 +28,12 @@ from mila.serialization.header import (
     header_length,
     parse_header,
 )
-from mila.serialization.regular_file import open_regular_file
+from mila.serialization.regular_file import FileIdentity, fill, open_regular_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _START_BYTES = 64
 _TILE_BYTES = 1 << 24
-
-
-class _Identity(NamedTuple):
-    """What stays the same while a file is the same: device, inode, size in bytes, time of the last change."""
-
-    device: int
-    inode: int
-    size: int
-    modified: int
 
 
 class SafetensorsFile(ClosedAfterBlock):
@@ -66,7 +57,7 @@ class SafetensorsFile(ClosedAfterBlock):
         self._map: mmap.mmap | None = None
         self._file = open_regular_file(self._path)
         try:
-            self._identity = _identity(os.fstat(self._file.fileno()))
+            self._identity = FileIdentity.of(os.fstat(self._file.fileno()))
             self._header = self._read_header(header_limit)
         except OSError as error:
             self._file.close()
@@ -202,15 +193,11 @@ class SafetensorsFile(ClosedAfterBlock):
             _check_booleans(self.path, entry, tile)
 
     def _read_exactly(self, offset: int, buffer: bytearray | memoryview) -> None:
-        remaining = memoryview(buffer)
         with self._lock:
-            self._file.seek(offset)
-            while remaining.nbytes:
-                count = self._file.readinto(remaining)
-                if not count:
-                    got = f"{remaining.nbytes} bytes fewer: it was truncated since it was opened"
-                    raise refusal(self.path, expected=f"{self._identity.size} bytes", got=got)
-                remaining = remaining[count:]
+            lacking = fill(self._file, offset, memoryview(buffer))
+        if lacking:
+            got = f"{lacking} bytes fewer: it was truncated since it was opened"
+            raise refusal(self.path, expected=f"{self._identity.size} bytes", got=got)
 
     def _mapped(self) -> mmap.mmap:
         with self._lock:
@@ -224,13 +211,7 @@ class SafetensorsFile(ClosedAfterBlock):
     def _check_unchanged(self) -> None:
         if self._file.closed:
             raise LifecycleError(f"{self.path}: read of a file that was closed")
-        try:
-            now = _identity(self._absolute_path.stat())
-        except OSError as error:
-            raise operating_system_refusal(self.path, "changed since it was opened", error) from error
-        if now != self._identity:
-            expected = "the file that was opened"
-            raise refusal(self.path, expected=expected, got="one that changed or was replaced since", hint="open again")
+        self._identity.require_at(self._absolute_path, self.path)
 
     def _numpy_dtype(self, entry: TensorEntry) -> np.dtype[Any]:
         dtype = FORMAT_DTYPES[entry.dtype_name].numpy_dtype
@@ -238,10 +219,6 @@ class SafetensorsFile(ClosedAfterBlock):
             got = f"{entry.dtype_name}, which packs its elements below a byte"
             raise refusal(self.path, tensor=entry.name, expected="a dtype that NumPy has", got=got)
         return dtype
-
-
-def _identity(status: os.stat_result) -> _Identity:
-    return _Identity(status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns)
 
 
 def _check_booleans(path: Path, entry: TensorEntry, content: Array) -> None:

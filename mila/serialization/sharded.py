@@ -78,6 +78,11 @@ class ShardedTensors(ClosedAfterBlock):
         return self._path
 
     @property
+    def shard_names(self) -> tuple[str, ...]:
+        """The files that the index names, relative to its folder."""
+        return tuple(self._shards)
+
+    @property
     def metadata(self) -> Mapping[str, str]:
         """The metadata on which all shards agree."""
         return self._metadata

@@ -23,6 +23,7 @@ from tests.models.real_configs import (
     REAL_CONFIGS,
     TINYLLAMA,
 )
+from tests.serialization.privileges import as_ordinary_user
 
 Fields = dict[str, Any]
 REMOVED = object()
@@ -149,12 +150,14 @@ REFUSED: list[tuple[Fields, Fields, str]] = [
     (QWEN2_0_5B, {"use_sliding_window": REMOVED}, "missing use_sliding_window"),
     (QWEN2_0_5B, {"use_sliding_window": True, "max_window_layers": REMOVED}, "missing max_window_layers"),
     (QWEN2_0_5B, {"use_sliding_window": True, "sliding_window": REMOVED}, "missing sliding_window"),
+    (QWEN2_0_5B, {"use_sliding_window": True, "num_hidden_layers": 10**30}, "num_hidden_layers: expected at most 1"),
     (QWEN2_0_5B, {"use_mrope": True}, "use_mrope"),
     (QWEN2_0_5B, {"layer_types": ["full_attention"]}, "layer_types: expected 24 times"),
     (QWEN2_0_5B, {"layer_types": ["chunked_attention"] * 24}, "layer_types: expected 24 times"),
     (QWEN2_0_5B, {"layer_types": ["sliding_attention"] * 24}, "layer_types: expected full_attention only"),
     (QWEN2_0_5B, {"is_causal": False}, "is_causal: expected True"),
     (QWEN3_0_6B, {"head_dim": REMOVED}, "missing head_dim"),
+    (QWEN3_0_6B, {"head_dim": None}, "head_dim: expected an integer, got None"),
     (QWEN3_0_6B, {"mlp_bias": True}, "mlp_bias: expected False"),
 ]  # fmt: skip
 
@@ -232,6 +235,7 @@ def test_all_problems_are_told_at_once(tmp_path: Path) -> None:
 def test_unknown_fields_may_be_ignored_or_empty(tmp_path: Path) -> None:
     folder = read(tmp_path, TINYLLAMA, {"logit_scale": 8.0, "surprise": None}, ignore_fields=["logit_scale"])
     assert folder.config == read(tmp_path, TINYLLAMA).config
+    assert read(tmp_path, GPT2, {"add_cross_attention": None}).config == read(tmp_path, GPT2).config
     with pytest.raises(ConfigurationError, match="a list of names"):
         read(tmp_path, TINYLLAMA, ignore_fields="logit_scale")
     with pytest.raises(CheckpointError, match="hidden_act"):
@@ -295,13 +299,22 @@ def test_what_is_no_config_is_refused(tmp_path: Path, content: bytes, message: s
 
 
 def test_what_is_no_folder_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match=r"expected a model folder with config\.json, got nothing"):
+    with pytest.raises(CheckpointError, match=r"expected a model folder with config\.json, got nothing; Mila"):
         read_model_folder(tmp_path / "absent")
-    (tmp_path / "model.gguf").write_bytes(b"GGUF")
-    with pytest.raises(CheckpointError, match="got a file; `mila import` makes a folder of it"):
-        read_model_folder(tmp_path / "model.gguf")
     with pytest.raises(CheckpointError, match="got a folder without; what `mila train` wrote is for `mila sample`"):
         read_model_folder(tmp_path)
+    (tmp_path / "model.gguf").write_bytes(b"GGUF")
+    for path, got in ((tmp_path / "model.gguf", "a file"), (tmp_path, "a folder without")):
+        with pytest.raises(CheckpointError, match=f"got {got}; convert it with: mila import FILE NEW_FOLDER"):
+            read_model_folder(path)
+
+
+def test_a_folder_that_may_not_be_entered_is_named_with_the_reason() -> None:
+    with as_ordinary_user() as folder:
+        (folder / "model").mkdir()
+        (folder / "model").chmod(0)
+        with pytest.raises(CheckpointError, match="model: could not be read: Permission denied"):
+            read_model_folder(folder / "model")
 
 
 @pytest.mark.parity

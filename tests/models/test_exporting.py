@@ -112,7 +112,8 @@ def test_an_unbuilt_network_is_not_exported(tmp_path: Path) -> None:
         GptTransformer("mine", GptConfig(**GPT)).save_pretrained(tmp_path / "export")
 
 
-def test_files_and_fields_come_along(tmp_path: Path) -> None:
+def test_files_and_fields_come_along(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the folder was named from another working folder."""
     fields: dict[str, Any] = {
         "bos_token_id": 7,
         "task_specific_params": {"x": 1},
@@ -123,7 +124,10 @@ def test_files_and_fields_come_along(tmp_path: Path) -> None:
     copied = ["tokenizer_config.json", "special_tokens_map.json", "merges.txt", "chat_template.jinja", "vocab.json"]
     for name in [*copied, "generation_config.json", "README.md", "training_args.bin"]:
         (folder / name).write_text("{}")
-    load(folder).save_pretrained(tmp_path / "export")
+    monkeypatch.chdir(tmp_path)
+    network = load(Path("model"))
+    monkeypatch.chdir("/")
+    network.save_pretrained(tmp_path / "export")
     names = {file.name for file in (tmp_path / "export").iterdir()}
     assert names == {*copied, "generation_config.json", "config.json", "model.safetensors", "mila_export.json"}
     written = config_of(tmp_path / "export")

@@ -11,8 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+import mila
 from mila import RuntimeMode
 from mila.errors import CheckpointError, ConfigurationError
+from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.serialization import open_tensors
 from tests.models.folder_cases import GOLDEN
 from tests.models.running import (
@@ -192,13 +194,36 @@ def test_an_untied_config_without_a_head_is_a_contradiction(tmp_path: Path) -> N
         load(folder, tie_word_embeddings=False)
 
 
+def remove_field(folder: Path, key: str) -> None:
+    config = json.loads((folder / "config.json").read_text())
+    config.pop(key, None)
+    (folder / "config.json").write_text(json.dumps(config))
+
+
 def test_a_config_that_is_silent_about_the_head(tmp_path: Path) -> None:
     folder = edited(tmp_path / "model", "qwen2_tied")
-    config = json.loads((folder / "config.json").read_text())
-    del config["tie_word_embeddings"]
-    (folder / "config.json").write_text(json.dumps(config))
+    remove_field(folder, "tie_word_embeddings")
     with pytest.raises(CheckpointError, match=r"says nothing about tie_word_embeddings, for a qwen2 False"):
         load(folder)
+
+
+def test_a_built_network_does_not_decide_what_the_folder_leaves_open(tmp_path: Path) -> None:
+    """The default of a silent config is the folder's word too: another head is a contradiction, and can be answered."""
+
+    def add(tensors: Tensors) -> None:
+        tensors["lm_head.weight"] = tensors["transformer.wte.weight"] + 1
+
+    network = load(GOLDEN / "gpt2_tied")
+    folder = edited(tmp_path / "model", "gpt2_tied", add)
+    for is_silent in (False, True):
+        if is_silent:
+            remove_field(folder, "tie_word_embeddings")
+        with pytest.raises(CheckpointError, match=r"lm_head\.weight that differs from transformer\.wte\.weight"):
+            mila.load_weights(network, folder)
+    with pytest.raises(ConfigurationError, match="has tie_word_embeddings=True, got tie_word_embeddings=False"):
+        mila.load_weights(network, folder, tie_word_embeddings=False)
+    mila.load_weights(network, folder, tie_word_embeddings=True)
+    assert "lm_head.weight is not used" in notes_of(network)
 
 
 # ---------------------------------------------------------------------- vocabulary and dropout
@@ -209,6 +234,39 @@ def write_tokenizer(folder: Path, count: int) -> None:
     added = [{"id": count - 1, "content": "<end>"}]
     tokenizer = {"model": {"type": "BPE", "vocab": vocabulary, "merges": []}, "added_tokens": added}
     (folder / "tokenizer.json").write_text(json.dumps(tokenizer))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 9\n", "a Git LFS pointer"),
+        (b"", "expected a tokenizer in JSON, got ''"),
+        (b'{"model": {"vocab": {"a": 1', "expected a tokenizer of valid JSON, got "),
+        (b'{"added_tokens": ' + b"[" * 100_000, "expected a tokenizer of valid JSON, got "),
+        (b'{"model": {"vocab": {"\xff": 1}}}', "expected text in UTF-8"),
+    ],
+)
+def test_what_is_no_tokenizer_is_refused(tmp_path: Path, content: bytes, message: str) -> None:
+    folder = edited(tmp_path / "model", "llama_grouped")
+    (folder / "tokenizer.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=message) as caught:
+        load(folder)
+    assert str(caught.value).startswith(str(folder / "tokenizer.json"))
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "count"),
+    [
+        ({"model": {"vocab": {"vocab": 3, "added_tokens": 30, '"vocab": {': 1}, "merges": []}}, 31),
+        ({"added_tokens": [{"id": 35, "content": '"vocab": [1]'}], "model": {"type": "BPE", "vocab": {"a": 0}}}, 36),
+        ({"model": {"type": "Unigram", "vocab": [["a", -1.5]] * 20}}, 20),
+        ({"model": {}}, 0),
+    ],
+)
+def test_tokens_are_counted_in_every_form(tmp_path: Path, tokenizer: dict[str, Any], count: int) -> None:
+    (tmp_path / "tokenizer.json").write_text(json.dumps(tokenizer))
+    note = f"the table has 37 rows, of which {37 - count} have no token in tokenizer.json"
+    assert check_vocabulary(tmp_path, 37) == ((note,) if count else ())
 
 
 def test_a_padded_vocabulary_is_told_and_a_larger_one_refused(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from mila.components import SoftmaxCrossEntropy
 from mila.core.initializers import ones
 from mila.errors import CheckpointError, ConfigurationError, LifecycleError, ShapeError
 from mila.memory.declarations import Declaration, parameter
-from mila.models import GptConfig, GptTransformer, LanguageModel, read_model_folder
+from mila.models import GptConfig, GptTransformer, LanguageModel, LlamaConfig, LlamaTransformer, read_model_folder
 from mila.serialization import open_tensors
 from mila.training import AdamW
 from tests.models.folder_cases import GOLDEN
@@ -198,6 +198,21 @@ def test_a_hand_made_network_takes_the_weights() -> None:
     mila.load_weights(network, GOLDEN / "gpt2_tied")
     ids, logits = expected_logits("gpt2_tied")
     assert relative_error(forward(network, ids), logits) <= 1e-5
+
+
+def test_a_network_whose_windows_are_in_all_layers_takes_the_weights_of_its_export(tmp_path: Path) -> None:
+    """Its config says so by a default, where the folder's lists the layers."""
+    config = LlamaConfig(
+        vocab_size=23, embedding_dim=8, hidden_dim=12, num_layers=2, num_heads=2, max_seq_len=16, qkv_bias=True,
+        sliding_window=3,
+    )  # fmt: skip
+    network = LlamaTransformer("mine", config, device="cpu")
+    network.build(BuildContext((1, T), RuntimeMode.INFERENCE, initialize_parameters=True))
+    network.save_pretrained(tmp_path / "export")
+    assert read_model_folder(tmp_path / "export").model_type == "qwen2"
+    before = contents(network)
+    mila.load_weights(network, tmp_path / "export")
+    assert contents(network) == before
 
 
 def test_a_snapshot_in_the_cache_of_the_hugging_face_libraries(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ class _HeaderReader:
 
     def _number(self, dtype: str) -> int:
         content = self._take(np.dtype(dtype).itemsize)
-        return int.from_bytes(content, "little", signed="i" in dtype)
+        return int.from_bytes(content, "little")
 
     def _text(self) -> str:
         content = self._take(self._number("<u8"))

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import io
 import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -16,10 +15,12 @@ from mila.models.gguf_import.ggml_types import to_float32
 from mila.models.gguf_import.header import TensorInfo, Value, parse_header
 from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
+from mila.serialization.regular_file import FileIdentity, fill, open_regular_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
 _READ_BYTES = 1 << 22
+_Kind = TypeVar("_Kind", bool, str, list[str])
 
 
 class GgufSource(ClosedAfterBlock):
@@ -33,21 +34,12 @@ class GgufSource(ClosedAfterBlock):
 
     def __init__(self, path: Path | str) -> None:
         self.path = Path(path)
+        self._absolute_path = self.path.absolute()
+        self._file = open_regular_file(self.path)
         try:
-            # Opening a pipe would wait for its other end.
-            if not stat.S_ISREG(self.path.stat().st_mode):
-                raise refusal(path, expected="a file", got="a folder or a device")
-            self._file = self.path.open("rb", buffering=0)
-        except OSError as error:
-            raise operating_system_refusal(path, "could not be opened", error) from error
-        except ValueError as error:
-            if isinstance(error, CheckpointError):
-                raise
-            raise refusal(shown(str(path)), expected="a path that the system can open", got=str(error)) from error
-        try:
-            self._status = os.fstat(self._file.fileno())
+            self._identity = FileIdentity.of(os.fstat(self._file.fileno()))
             buffered = io.BufferedReader(self._file)
-            header = parse_header(buffered, self._status.st_size, self.path)
+            header = parse_header(buffered, self._identity.size, self.path)
             buffered.detach()
         except OSError as error:
             self._file.close()
@@ -91,10 +83,7 @@ class GgufSource(ClosedAfterBlock):
         Raises:
             CheckpointError: the key is missing, or its value is something else.
         """
-        value = self._required(key)
-        if not isinstance(value, str):
-            raise self.refuse(key, "a text", shown(_short(value)))
-        return value
+        return self._of_type(key, str, "a text")
 
     def flag(self, key: str) -> bool:
         """Return a truth value of the metadata.
@@ -102,10 +91,7 @@ class GgufSource(ClosedAfterBlock):
         Raises:
             CheckpointError: the key is missing, or its value is something else.
         """
-        value = self._required(key)
-        if not isinstance(value, bool):
-            raise self.refuse(key, "a truth value", shown(_short(value)))
-        return value
+        return self._of_type(key, bool, "a truth value")
 
     def texts(self, key: str) -> list[str]:
         """Return an array of texts of the metadata.
@@ -113,10 +99,7 @@ class GgufSource(ClosedAfterBlock):
         Raises:
             CheckpointError: the key is missing, or its value is something else.
         """
-        value = self._required(key)
-        if not isinstance(value, list):
-            raise self.refuse(key, "an array of texts", shown(_short(value)))
-        return value
+        return self._of_type(key, list, "an array of texts")
 
     def numbers(self, key: str, count: int) -> Array:
         """Return an array of `count` numbers of the metadata.
@@ -172,13 +155,7 @@ class GgufSource(ClosedAfterBlock):
         Raises:
             CheckpointError: it was replaced, changed or removed.
         """
-        try:
-            now = self.path.stat()
-        except OSError as error:
-            raise operating_system_refusal(self.path, "changed since it was opened", error) from error
-        if _identity(now) != _identity(self._status):
-            got = "one that changed or was replaced since"
-            raise refusal(self.path, expected="the file that was opened", got=got)
+        self._identity.require_at(self._absolute_path, self.path)
 
     def close(self) -> None:
         """Close the file."""
@@ -189,25 +166,23 @@ class GgufSource(ClosedAfterBlock):
             raise refusal(self.path, expected=f"metadata {key}", got="none")
         return self.metadata[key]
 
+    def _of_type(self, key: str, kind: type[_Kind], expected: str) -> _Kind:
+        value = self._required(key)
+        if not isinstance(value, kind):
+            raise self.refuse(key, expected, shown(_short(value)))
+        return value
+
     def _bytes(self, tensor: TensorInfo, begin: int, count: int) -> Array:
         content = np.empty(count, np.uint8)
-        left: memoryview = content.data
         try:
-            self._file.seek(tensor.begin + begin)
-            while left.nbytes:
-                read = self._file.readinto(left)
-                if not read:
-                    got = f"{left.nbytes} fewer: the file was truncated since it was opened"
-                    raise refusal(self.path, tensor=tensor.name, expected=f"{count} bytes", got=got)
-                left = left[read:]
+            lacking = fill(self._file, tensor.begin + begin, content.data)
         except OSError as error:
             raise operating_system_refusal(self.path, f"tensor {shown(tensor.name)} not read", error) from error
+        if lacking:
+            got = f"{lacking} fewer: the file was truncated since it was opened"
+            raise refusal(self.path, tensor=tensor.name, expected=f"{count} bytes", got=got)
         return content
 
 
 def _short(value: Value) -> object:
     return f"an array of {len(value)}" if isinstance(value, np.ndarray | list) else value
-
-
-def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
-    return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns

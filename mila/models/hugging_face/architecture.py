@@ -10,9 +10,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from mila.errors import CheckpointError, ConfigurationError
-from mila.models.hugging_face.fields import NUMBER, Field, FieldReader
+from mila.models.hugging_face.fields import NUMBER, Field, FieldReader, describe_validation
 from mila.models.hugging_face.names import NameTable
-from mila.models.hugging_face.rotary import describe_validation
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 
 

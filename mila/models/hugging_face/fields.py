@@ -171,3 +171,13 @@ def short(value: Any) -> str:
     """A JSON value as a few words."""
     text = repr(value)
     return text if len(text) <= 60 else text[:60] + "..."
+
+
+def describe_validation(error: ValueError) -> str:
+    """What pydantic found, on one line."""
+    details = getattr(error, "errors", None)
+    if details is None:
+        return str(error)
+    return "; ".join(
+        ": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in details(include_url=False)
+    )

@@ -15,11 +15,12 @@ from mila.models.hugging_face.gpt2 import GPT2
 from mila.models.hugging_face.llama_family import LLAMA, MISTRAL, QWEN2, QWEN3
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.serialization import read_json_object, recover_folder
+from mila.serialization.failures import refusal, refusals
+from mila.serialization.foreign_content import CONVERT_GGUF
 
 #: By ``model_type``; exports of networks made from scratch use the first that has words for their config.
 ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)}
 CONFIG_FILE = "config.json"
-GENERATION_FILE = "generation_config.json"
 
 
 @dataclass(frozen=True)
@@ -31,7 +32,6 @@ class ModelFolder:
         model_type: the architecture's name.
         config: of the network.
         raw: the content of ``config.json``.
-        generation: the content of ``generation_config.json``; empty where there is none.
         dropouts: the file's dropout probabilities that are not zero; the network has the ``dropout`` that was asked
             for, which is 0 by default.
         notes: what a user should be told.
@@ -41,7 +41,6 @@ class ModelFolder:
     model_type: str
     config: LanguageModelConfig
     raw: Mapping[str, Any]
-    generation: Mapping[str, Any]
     dropouts: Mapping[str, float]
     notes: tuple[str, ...]
 
@@ -69,7 +68,7 @@ def read_model_folder(
     dropout: float | None = None,
     ignore_fields: Collection[str] = (),
 ) -> ModelFolder:
-    """Read ``config.json``, and ``generation_config.json`` where there is one; no weights.
+    """Read ``config.json``; no weights.
 
     Args:
         folder: as the Hugging Face libraries write them.
@@ -94,22 +93,23 @@ def read_model_folder(
         expected = ", ".join(ARCHITECTURES)
         raise CheckpointError(f"{file}: expected one of the model types {expected}, got {raw.get('model_type')!r}")
     read = _interpret(architecture, raw, file, tie_word_embeddings, dropout, ignore_fields)
-    generation_file = path / GENERATION_FILE
-    generation = read_json_object(generation_file, what="generation config") if generation_file.exists() else {}
-    return ModelFolder(path, model_type, read.config, raw, generation, read.dropouts, read.notes)
+    return ModelFolder(path, model_type, read.config, raw, read.dropouts, read.notes)
 
 
 def _require_config(path: Path) -> None:
     """Raise where there is no model folder, and say what there is instead."""
-    if (path / CONFIG_FILE).exists():
-        return
-    expected = f"{path}: expected a model folder with {CONFIG_FILE}, got"
+    with refusals(path, "could not be read"):
+        if (path / CONFIG_FILE).exists():
+            return
+        is_folder = path.is_dir()
+        names = [each.name for each in path.iterdir()] if is_folder else [path.name]
+    hint = "what `mila train` wrote is for `mila sample`" if is_folder else None
+    if any(name.endswith(".gguf") for name in names):
+        hint = CONVERT_GGUF
+    got = "a folder without" if is_folder else "a file"
     if not path.exists():
-        raise CheckpointError(f"{expected} nothing; Mila downloads nothing")
-    if path.is_dir():
-        raise CheckpointError(f"{expected} a folder without; what `mila train` wrote is for `mila sample`")
-    hint = "; `mila import` makes a folder of it" if path.suffix == ".gguf" else ""
-    raise CheckpointError(f"{expected} a file{hint}")
+        got, hint = "nothing", "Mila downloads nothing"
+    raise refusal(path, expected=f"a model folder with {CONFIG_FILE}", got=got, hint=hint)
 
 
 def _interpret(

@@ -51,7 +51,7 @@ GPT2 = Architecture(
         Field("initializer_range", "initial_std", NUMBER, 0.02),
         Field("tie_word_embeddings", "tie_word_embeddings", TRUTH, True),
     ),
-    fixed={"add_cross_attention": (False,)},
+    fixed={},
     dropouts=("embd_pdrop", "resid_pdrop", "attn_pdrop"),
     dropout_fields=("embd_pdrop", "resid_pdrop"),
     read=_read,

@@ -21,8 +21,8 @@ from mila.models.hugging_face.folder import CONFIG_FILE, ModelFolder, read_model
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.models.pretrained import Pretrained
-from mila.serialization import TensorSource, format_dtype, open_tensors, read_json_object
-from mila.serialization.sharded import INDEX_NAME, NUMBERED_SHARD
+from mila.serialization import ShardedTensors, TensorSource, open_tensors
+from mila.serialization.sharded import NUMBERED_SHARD
 
 _HEAD, _TABLE = "lm_head.weight", "embedding.wte"
 #: Fields of a config that say nothing about the function that a checkpoint was trained to be.
@@ -77,7 +77,7 @@ def from_pretrained(
     context = BuildContext(
         (batch_size, context_length), runtime_mode, **{"initialize_parameters": False, **build_options}
     )
-    with open_weights(found.path) as source:
+    with _open_weights(found.path) as source:
         if found.config.num_layers > len(source.tensors):  # before components are made of whatever a config says
             got = f"{len(source.tensors)} tensors"
             raise CheckpointError(f"{source.path}: expected the weights of {found.config.num_layers} layers, got {got}")
@@ -93,6 +93,7 @@ def load_weights(
     root: Component[Any],
     folder: Path | str,
     *,
+    tie_word_embeddings: bool | None = None,
     dropout: float | None = None,
     ignore_fields: Collection[str] = (),
     on_progress: Progress | None = None,
@@ -102,12 +103,14 @@ def load_weights(
     Args:
         root: a :class:`LanguageModel` or a :class:`TrainingStep`.
         folder: whose config says what the network's says; see :func:`from_pretrained`.
+        tie_word_embeddings: that of the network, to say so where config and weights contradict each other.
         dropout: that of the network, to say so where the folder's config has another and ``root`` is for training.
         ignore_fields: unknown fields of ``config.json`` that do not change the result.
         on_progress: called with the bytes read so far and the bytes to read.
 
     Raises:
-        ConfigurationError: ``root`` is something else, or dropout is not decided.
+        ConfigurationError: ``root`` is something else, its network is not as the arguments say, or dropout is not
+            decided.
         CheckpointError: the folder does not fit the network; nothing was changed.
         LifecycleError: ``root`` is not built.
     """
@@ -116,22 +119,25 @@ def load_weights(
         raise ConfigurationError(f"{root.path}: expected a language model or a training step of one, got {root!r}")
     root.require_built("load_weights")
     tied = network.config.tie_word_embeddings
-    found = read_model_folder(folder, tie_word_embeddings=tied, ignore_fields=ignore_fields)
+    if tie_word_embeddings not in (None, tied):
+        raise ConfigurationError(
+            f"{network.path}: has tie_word_embeddings={tied}, got tie_word_embeddings={tie_word_embeddings}"
+        )
+    found = read_model_folder(folder, ignore_fields=ignore_fields)
     _require_same_config(network, found)
     if root.is_training_mode:
         _require_dropout_of(network, found, dropout)
-    is_decided = found.raw.get("tie_word_embeddings") != tied
-    with open_weights(found.path) as source:
+    is_decided = tie_word_embeddings is not None or found.config.tie_word_embeddings != tied
+    with _open_weights(found.path) as source:
         names = _resolve(network, found, source, tied if is_decided else None)
         return _finish(network, found, LoadPlan(network, source, names).run(on_progress))
 
 
-def open_weights(folder: Path) -> TensorSource:
+def _open_weights(folder: Path) -> TensorSource:
     """The safetensors of a model folder; shards that its index does not list are refused, and never read."""
-    index = folder / INDEX_NAME
     source = open_tensors(folder)
     try:
-        listed = set(read_json_object(index, what="index")["weight_map"].values()) if index.exists() else set()
+        listed = source.shard_names if isinstance(source, ShardedTensors) else ()
         names = sorted(file.name for file in folder.glob("model-*-of-*.safetensors"))
         stray = [name for name in names if name not in listed and NUMBERED_SHARD.fullmatch(name)]
         if stray:
@@ -146,16 +152,17 @@ def open_weights(folder: Path) -> TensorSource:
 
 
 def _finish(network: LanguageModel[Any], found: ModelFolder, report: LoadReport) -> LoadReport:
-    network.pretrained = Pretrained(found.path, found.model_type, found.raw, report)
+    network.pretrained = Pretrained(found.path.absolute(), found.model_type, found.raw, report)
     return report
 
 
 def _resolve(network: LanguageModel[Any], found: ModelFolder, source: TensorSource, tied: bool | None) -> NameMap:
     """The map of the files' names, the head decided; ``tied`` is what the caller decided about it."""
-    names = found.architecture.names.resolve(network, {*source.tensors, *source.aliases})
+    available = {*source.tensors, *source.aliases}
+    names = found.architecture.names.resolve(network, available)
     notes = (*found.notes, *check_vocabulary(found.path, network.config.vocab_size), *names.notes)
     names = replace(names, notes=notes)
-    has_head = _HEAD in source.tensors or _HEAD in source.aliases
+    has_head = _HEAD in available
     if not network.config.tie_word_embeddings:
         if has_head or tied is not None:
             return names
@@ -167,7 +174,7 @@ def _resolve(network: LanguageModel[Any], found: ModelFolder, source: TensorSour
     if tied:
         return replace(names, notes=(*notes, f"{_HEAD} is not used, as tie_word_embeddings=True says"))
     table = names.pieces[_TABLE][0].name
-    if table in source.tensors and not _are_equal(source, table, _HEAD):
+    if table in available and not _are_equal(source, table, _HEAD):
         problem = (
             f"{_says(found)}, and the weights have a {_HEAD} that differs from {table}; pass "
             "tie_word_embeddings=False to use it, or True to use the table"
@@ -179,18 +186,14 @@ def _resolve(network: LanguageModel[Any], found: ModelFolder, source: TensorSour
 def _says(found: ModelFolder) -> str:
     said = found.raw.get("tie_word_embeddings")
     if said is None:
-        return f"config.json says nothing about tie_word_embeddings, for a {found.model_type} {_default_tie(found)}"
+        meant = found.config.tie_word_embeddings
+        return f"config.json says nothing about tie_word_embeddings, for a {found.model_type} {meant}"
     return f"config.json says tie_word_embeddings = {said}"
-
-
-def _default_tie(found: ModelFolder) -> bool:
-    fields = found.architecture.fields
-    return bool(next(field.default for field in fields if field.key == "tie_word_embeddings"))
 
 
 def _are_equal(source: TensorSource, one: str, other: str) -> bool:
     """Whether two stored tensors have the same values; compared by tiles."""
-    rows = [_stored_rows(source, name) for name in (one, other)]
+    rows = [StoredRows.of(source, name) for name in (one, other)]
     if rows[0].shape != rows[1].shape:
         return False
     for start, block in row_blocks(rows[0]):
@@ -202,14 +205,6 @@ def _are_equal(source: TensorSource, one: str, other: str) -> bool:
         if not np.array_equal(block, twin):
             return False
     return True
-
-
-def _stored_rows(source: TensorSource, name: str) -> StoredRows:
-    entry = source.entry(name)
-    dtype = format_dtype(entry.dtype_name).numpy_dtype
-    if dtype is None:
-        raise CheckpointError(f"{source.path}: {name} has the dtype {entry.dtype_name}, which is no float")
-    return StoredRows(source, name, dtype, tuple(entry.shape) or (1,))
 
 
 def _require_same_config(network: LanguageModel[Any], found: ModelFolder) -> None:
@@ -227,10 +222,9 @@ def _require_same_config(network: LanguageModel[Any], found: ModelFolder) -> Non
 def _function_of(config: LanguageModelConfig) -> dict[str, Any]:
     """The fields of a config that decide what it computes, with the defaults that other fields imply."""
     fields = {"class": type(config).__name__, **config.model_dump(exclude=set(_FREE_FIELDS))}
-    width, heads = config.embedding_dim, config.num_heads
-    for name, implied in (("hidden_dim", 4 * width), ("num_kv_heads", heads), ("head_dim", width // heads)):
-        fields[name] = fields.get(name) or implied
-    return fields
+    width, heads, layers = config.embedding_dim, config.num_heads, tuple(range(config.num_layers))
+    implied = {"hidden_dim": 4 * width, "num_kv_heads": heads, "head_dim": width // heads, "sliding_layers": layers}
+    return fields | {name: value for name, value in implied.items() if fields.get(name) is None}
 
 
 def _require_decided_dropout(found: ModelFolder) -> None:

@@ -12,6 +12,8 @@ from mila.models.hugging_face.rotary import read_rotary, write_rotary
 from mila.models.llama import LlamaConfig, LlamaTransformer
 
 _FULL, _SLIDING = "full_attention", "sliding_attention"
+#: Layers with a window are listed one by one: a file that claims any number of them must not fill the memory.
+_MOST_LAYERS = 100_000
 
 
 def _sections(config: LlamaConfig) -> Mapping[str, Sequence[int]]:
@@ -56,7 +58,7 @@ def _fields(kv_heads: Any, head_dim: Any) -> tuple[Field, ...]:
         Field("num_hidden_layers", "num_layers", INTEGER),
         Field("num_attention_heads", "num_heads", INTEGER),
         Field("num_key_value_heads", "num_kv_heads", INTEGER, kv_heads, nullable=True),
-        Field("head_dim", "head_dim", INTEGER, head_dim, nullable=True),
+        Field("head_dim", "head_dim", INTEGER, head_dim),
         Field("hidden_act", "gate_activation", ACTIVATION),
         Field("rms_norm_eps", "norm_epsilon", NUMBER),
         Field("tie_word_embeddings", "tie_word_embeddings", TRUTH, False),
@@ -71,6 +73,9 @@ def _read_windows(reader: FieldReader) -> dict[str, Any]:
     types, layers = reader.take("layer_types"), reader.take("num_hidden_layers")
     first = reader.read("max_window_layers", INTEGER, None if window is None or types is not None else REQUIRED)
     if not isinstance(layers, int):
+        return {}
+    if layers > _MOST_LAYERS:
+        reader.problems.append(f"num_hidden_layers: expected at most {_MOST_LAYERS}, got {layers}")
         return {}
     if types is None:
         return _windows(window, range(min(first or 0, layers), layers))

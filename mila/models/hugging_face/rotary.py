@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from mila.components.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling
-from mila.models.hugging_face.fields import INTEGER, NUMBER, FieldReader, Kind, short
+from mila.models.hugging_face.fields import INTEGER, NUMBER, FieldReader, Kind, describe_validation, short
 
 #: Of models whose files were written without ``rope_theta``, before there was a choice.
 ORIGINAL_THETA = 10000.0
@@ -135,13 +135,3 @@ def _scaling(reader: FieldReader, kind: str, numbers: Mapping[str, Any]) -> Rope
     except ValueError as error:
         reader.problems.append(describe_validation(error))
     return None
-
-
-def describe_validation(error: ValueError) -> str:
-    """What pydantic found, on one line."""
-    details = getattr(error, "errors", None)
-    if details is None:
-        return str(error)
-    return "; ".join(
-        ": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in details(include_url=False)
-    )
