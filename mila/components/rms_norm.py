@@ -91,6 +91,7 @@ class RmsNorm(Component[RmsNormConfig]):
             self.parameter_array("bias") if config.bias else None,
             config.epsilon,
             config.unit_offset,
+            self.workspace("forward_workspace"),
         )
 
     def backward_step(

@@ -12,8 +12,6 @@ import pytest
 from tokenizers import pre_tokenizers
 
 import mila
-from mila.generation import GenerationConfig, Status
-from mila.generation.text import TextTokenizer, generate_text
 from mila.models.gguf_import import ImportReport, import_gguf
 from tests.gguf.texts import SPACES_BEFORE_NUMBERS, TEXTS
 
@@ -103,17 +101,6 @@ def test_greedy_tokens(gguf_file: Path, report: ImportReport, their_tokenizer: A
     for ids, tokens in zip(prompts, expected, strict=True):
         assert network.generate(ids, max_new_tokens=64).tokens == tokens
     assert [completion.tokens for completion in network.generate(prompts, max_new_tokens=64)] == expected
-
-
-def test_an_answer(report: ImportReport) -> None:
-    network = mila.from_pretrained(report.folder, context_length=128)
-    tokenizer = TextTokenizer.from_folder(report.folder)
-    question = tokenizer.render_chat([{"role": "user", "content": "What is the capital of France?"}])
-    ids = tokenizer.encode(question, add_special_tokens=False)
-    config = GenerationConfig(max_new_tokens=40, stop_tokens=tokenizer.stop_tokens)
-    completion = generate_text(network, tokenizer, ids, config)
-    assert completion.text == "The capital of France is Paris."
-    assert completion.status is Status.STOP
 
 
 def test_token_ids(their_tokenizer: Any, our_tokenizer: Any) -> None:

@@ -42,33 +42,36 @@ class CpuSingleRow(CpuElementwise):
         self, output: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
     ) -> Bound:
         """``(x - mean) * rstd * weight + bias``."""
-        target, row, ones = output.reshape(-1), x.reshape(-1), np.ones_like(weight)
-        subtract, multiply, dot, columns = np.subtract, np.multiply, np.dot, weight.size
+        target, row, columns = output.reshape(-1), x.reshape(-1), weight.size
+        subtract, multiply, dot, total = np.subtract, np.multiply, np.dot, np.add.reduce
 
         def normalize() -> None:
-            subtract(row, dot(row, ones) / columns, target)
-            spread = 1.0 / math.sqrt(dot(target, target) / columns + epsilon)
-            multiply(target, spread, target)
+            subtract(row, total(row) / columns, target)
+            multiply(target, 1.0 / math.sqrt(dot(target, target) / columns + epsilon), target)
             multiply(target, weight, target)
 
         return normalize if bias is None else _both(normalize, partial(np.add, target, bias, target))
 
     def bind_rms_norm_forward(
-        self, output: Array, x: Array, weight: Array, bias: Array | None, epsilon: float, unit_offset: float
+        self,
+        output: Array,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        epsilon: float,
+        unit_offset: float,
+        workspace: Array,
     ) -> Bound:
         """``x * rstd * (weight + unit_offset) + bias``."""
-        target, row = output.reshape(-1), x.reshape(-1)
-        multiply, dot, columns = np.multiply, np.dot, weight.size
+        target, row, columns = output.reshape(-1), x.reshape(-1), weight.size
+        multiply, dot = np.multiply, np.dot
+        factor = workspace[:columns] if unit_offset else weight
 
         def normalize() -> None:
             multiply(row, 1.0 / math.sqrt(dot(row, row) / columns + epsilon), target)
-            multiply(target, weight, target)
+            multiply(target, factor, target)
 
-        def normalize_offset() -> None:
-            multiply(row, 1.0 / math.sqrt(dot(row, row) / columns + epsilon), target)
-            multiply(target, weight + unit_offset, target)
-
-        bound = normalize_offset if unit_offset else normalize
+        bound = _both(partial(np.add, weight, unit_offset, factor), normalize) if unit_offset else normalize
         return bound if bias is None else _both(bound, partial(np.add, target, bias, target))
 
     def bind_activation_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:

@@ -33,7 +33,14 @@ class SingleRowKernels(Protocol):
         """``layer_norm_forward`` without its statistics."""
 
     def bind_rms_norm_forward(
-        self, output: Array, x: Array, weight: Array, bias: Array | None, epsilon: float, unit_offset: float
+        self,
+        output: Array,
+        x: Array,
+        weight: Array,
+        bias: Array | None,
+        epsilon: float,
+        unit_offset: float,
+        workspace: Array,
     ) -> Bound:
         """``rms_norm_forward`` without its statistics."""
 
