@@ -39,6 +39,8 @@ def chat(
         int | None,
         typer.Option(min=2, help=f"Tokens that memory is planned for; by default {_CONTEXT_LENGTH}, or the model's."),
     ] = None,
+    tie_word_embeddings: options.TieWordEmbeddings = None,
+    ignore_fields: options.IgnoreFields = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per answer.")] = False,
 ) -> None:
     """Talk with a chat model you have; from a pipe, every line is a question.
@@ -49,7 +51,8 @@ def chat(
     Where the model's generation_config.json says do_sample, its temperature, top-k, top-p and min-p are the defaults,
     else the likeliest token is taken. Its repetition penalty always counts.
     """
-    found = read_model_folder(folder)
+    decisions = options.decisions(tie_word_embeddings, ignore_fields)
+    found = read_model_folder(folder, **decisions)
     config = options.sampling_config(
         folder,
         max_new_tokens=max_new_tokens,
@@ -65,7 +68,7 @@ def chat(
     opening = [] if system is None else [{"role": "system", "content": system}]
     tokenizer.encode_chat([*opening, {"role": "user", "content": "Hello"}])  # what the template refuses, it refuses now
     positions = options.positions_of(found, context_length, _CONTEXT_LENGTH)
-    model = options.load_model(folder, positions, quiet=as_json)
+    model = options.load_model(folder, positions, quiet=as_json, **decisions)
     conversation = Conversation(model.network, tokenizer, config, system=system, stop_strings=stops)
     _Chat(conversation, model, sys.stdin.isatty(), as_json).run()
 

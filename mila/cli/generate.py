@@ -39,6 +39,8 @@ def generate(
     chat: Annotated[
         bool, typer.Option("--chat", help="The prompt is a user's message to a chat model, written out as it expects.")
     ] = False,
+    tie_word_embeddings: options.TieWordEmbeddings = None,
+    ignore_fields: options.IgnoreFields = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write what follows a prompt with a model you have: only the new text goes to standard output.
@@ -46,7 +48,8 @@ def generate(
     Where the model's generation_config.json says do_sample, its temperature, top-k, top-p and min-p are the defaults,
     else the likeliest token is taken. Its repetition penalty always counts.
     """
-    found = read_model_folder(folder)
+    decisions = options.decisions(tie_word_embeddings, ignore_fields)
+    found = read_model_folder(folder, **decisions)
     config = options.sampling_config(
         folder,
         max_new_tokens=max_new_tokens,
@@ -66,7 +69,7 @@ def generate(
         raise DataError("prompt: expected at least one token, got none")
     if len(ids) > positions:
         raise DataError(f"prompt: expected at most the {positions} tokens of the context, got {len(ids)}")
-    model = options.load_model(folder, positions, quiet=as_json)
+    model = options.load_model(folder, positions, quiet=as_json, **decisions)
     interruption = options.Interruption()
     with interruption.watched():
         completion = generate_text(

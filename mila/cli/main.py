@@ -14,7 +14,7 @@ import sys
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 #: For commands that write text: about half a millisecond; and for all others, the least there is.
 _DECODING, _SHORTEST = "20", "4"
-_DECODING_COMMANDS = ("generate", "chat")
+_DECODING_COMMANDS = ("generate", "chat", "sample")
 
 
 def main() -> None:

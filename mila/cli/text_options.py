@@ -35,6 +35,21 @@ Stop = Annotated[
     list[str] | None,
     typer.Option("--stop", metavar="<str>", help="End before this text; may be given several times."),
 ]
+TieWordEmbeddings = Annotated[
+    bool | None,
+    typer.Option(
+        "--tie-word-embeddings/--no-tie-word-embeddings",
+        help="Whether the head computes with the token table, where config.json and the weights contradict each other.",
+    ),
+]
+IgnoreFields = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--ignore-fields",
+        metavar="<str>",
+        help="A field of config.json that Mila does not know and that changes nothing; may be given several times.",
+    ),
+]
 
 
 def sampling_config(folder: Path, **given: Any) -> GenerationConfig:
@@ -51,6 +66,11 @@ def sampling_config(folder: Path, **given: Any) -> GenerationConfig:
     if useless and config.temperature == 0:
         raise ConfigurationError(f"{', '.join(useless)}: expected a --temperature above 0, got 0")
     return config
+
+
+def decisions(tie_word_embeddings: bool | None, ignore_fields: list[str] | None) -> dict[str, Any]:
+    """What was decided about a model folder, as :func:`mila.models.read_model_folder` takes it."""
+    return {"tie_word_embeddings": tie_word_embeddings, "ignore_fields": ignore_fields or []}
 
 
 def stop_strings(given: list[str] | None) -> list[str]:
@@ -97,11 +117,14 @@ class LoadedModel:
     notes: tuple[str, ...]
 
 
-def load_model(folder: Path, context_length: int, *, quiet: bool) -> LoadedModel:
-    """Load a model folder; progress and one line go to standard error, unless ``quiet``."""
+def load_model(folder: Path, context_length: int, *, quiet: bool, **decisions: Any) -> LoadedModel:
+    """Load a model folder; progress and one line go to standard error, unless ``quiet``.
+
+    ``decisions`` are those of :func:`mila.from_pretrained`.
+    """
     started = time.perf_counter()
     with loading_progress(quiet=quiet) as draw:
-        network = mila.from_pretrained(folder, context_length=context_length, on_progress=draw)
+        network = mila.from_pretrained(folder, context_length=context_length, on_progress=draw, **decisions)
     seconds = time.perf_counter() - started
     reserved = execution_of(network, "generation").planned.plan.reserved_bytes
     notes = () if network.pretrained is None else network.pretrained.report.notes

@@ -265,3 +265,19 @@ def test_a_terminal_without_a_prompt(folder: Path) -> None:
     with Terminal("generate", folder) as terminal:
         terminal.wait_for("a prompt is missing")
         assert terminal.finish() == 2
+
+
+# ---------------------------------------------------------------------- what the user decides
+
+
+def test_what_an_error_asks_to_decide_can_be_decided_here(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    fields = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**fields, "frobnicate": 1}))
+    refused = generated(folder)
+    assert (refused.exit_code, "frobnicate" in refused.stderr, "ignore_fields" in refused.stderr) == (1, True, True)
+    assert generated(folder, "--ignore-fields", "frobnicate").exit_code == 0
+    has_head = not fields["tie_word_embeddings"]
+    decided = "--tie-word-embeddings" if has_head else "--no-tie-word-embeddings"
+    other = generated(folder, "--ignore-fields", "frobnicate", decided)
+    assert (other.exit_code, "lm_head" in other.stderr) == (0 if has_head else 1, True)

@@ -56,6 +56,7 @@ def test_wrong_usage_is_exit_code_2(arguments: tuple[str, ...]) -> None:
         (["train", "--help"], {}, "4"),
         (["generate", "--help"], {}, "20"),
         (["chat", "--help"], {}, "20"),
+        (["sample", "--help"], {}, "20"),
     ],
 )
 def test_numpy_is_loaded_after_its_environment_is_set(
