@@ -9,23 +9,33 @@ costs more than what Mila's own threads do in between. So the variable is set be
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 #: For commands that write text: about half a millisecond; and for all others, the least there is.
 _DECODING, _SHORTEST = "20", "4"
 _DECODING_COMMANDS = ("generate", "chat", "sample")
+_INTERRUPTED = 130
 
 
 def main() -> None:
     """Run the command line; a user's own setting of the variable stays."""
     os.environ.setdefault(_TIMEOUT, _DECODING if sys.argv[1:2] and sys.argv[1] in _DECODING_COMMANDS else _SHORTEST)
-    try:
-        from mila.cli.app import app  # loads NumPy
+    # Python's import machinery can swallow a KeyboardInterrupt, and the command would go on.
+    interrupt = signal.signal(signal.SIGINT, _leave)
+    from mila.cli.app import app  # loads NumPy
 
+    signal.signal(signal.SIGINT, interrupt)
+    try:
         app(prog_name="mila")
     except KeyboardInterrupt:  # before a command could take care of it
-        sys.exit(130)
+        sys.exit(_INTERRUPTED)
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(_INTERRUPTED)  # nothing has been begun
 
 
 if __name__ == "__main__":

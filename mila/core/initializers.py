@@ -40,10 +40,10 @@ def ones(array: NDArray[Any], generator: np.random.Generator) -> None:
 
 
 def constant(value: float) -> Initializer:
-    """All ``value``."""
+    """All ``value``, rounded to float32."""
 
     def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
-        array.fill(value)
+        array.fill(np.float32(value))
 
     return fill
 

@@ -36,3 +36,10 @@ def require_equal(component: Component[Any], first: Shape, second: Shape) -> Sha
     if first != second:
         raise ShapeError(f"{component.path}: expected two inputs of one shape, got {first} and {second}")
     return first
+
+
+def require_axis(component: Component[Any], shape: Shape, axis: int) -> int:
+    """``axis``, counted from 0, if ``shape`` has it."""
+    if axis >= len(shape):
+        raise ShapeError(f"{component.path}: expected an input with an axis {axis}, got {shape}")
+    return axis

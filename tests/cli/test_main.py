@@ -71,3 +71,25 @@ def test_numpy_is_loaded_after_its_environment_is_set(
     )
     met = [line for line in done.stdout.splitlines() if line.startswith("numpy meets")]
     assert set(met) == {f"numpy meets {expected}"}
+
+
+INTERRUPTED = """
+import os, signal, sys
+
+def interrupt(event, arguments):
+    if event == "import" and arguments[0] == sys.argv[1]:
+        os.kill(os.getpid(), signal.SIGINT)
+
+sys.addaudithook(interrupt)
+from mila.cli.main import main
+main()
+print("went on")
+"""
+
+
+@pytest.mark.parametrize("module", ["numpy", "typer", "mila.cli.train", "mila.models"])
+def test_ctrl_c_while_modules_are_loaded_ends_it(module: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED, module], env=environment(), capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

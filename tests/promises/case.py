@@ -27,6 +27,11 @@ def nothing(component: Component[Any]) -> None:
     """Prepare nothing."""
 
 
+def everything_fits(shapes: Mapping[str, tuple[int, ...]]) -> bool:
+    """Take every smaller shape."""
+    return True
+
+
 @dataclass(frozen=True)
 class Case:
     """One component with one config, built for one shape.
@@ -39,6 +44,7 @@ class Case:
         limits: for each input of ids, how many ids there are.
         options: further arguments of the build context, by mode.
         prepare: what is needed between build and the first forward.
+        takes: whether a run of smaller shapes, by input, is taken; all others are refused.
     """
 
     name: str
@@ -49,6 +55,7 @@ class Case:
     limits: Mapping[str, int] = field(default_factory=dict)
     options: Mapping[RuntimeMode, Mapping[str, Any]] = field(default_factory=dict)
     prepare: Callable[[Component[Any]], None] = nothing
+    takes: Callable[[Mapping[str, tuple[int, ...]]], bool] = everything_fits
 
     def make(self, device: ExecutionContext | None, dtype: str = "float32", seed: int = SEED) -> Component[Any]:
         """Return the unbuilt root, with ``device`` as its execution context."""

@@ -36,6 +36,8 @@ from mila.quantization import PerChannelFp8
 from mila.training.adamw import AdamWConfig
 from tests.promises.case import INFERENCE, TRAINING, Case, Shapes, family
 from tests.promises.composite_cases import training_step
+from tests.promises.operator_cases_arithmetic import LARGE_ARITHMETIC_CASES
+from tests.promises.operator_cases_shapes import LARGE_SHAPE_CASES
 
 VOCABULARY = 2048
 LIMITS = {"ids": VOCABULARY, "targets": VOCABULARY}
@@ -150,7 +152,7 @@ STEPS = [
     large_step("gpt", GptTransformer, GptConfig(**GPT, dropout=0.1), maximum_norm=0.1),
     large_step("llama", LlamaTransformer, LlamaConfig(**LLAMA)),
 ]
-LARGE_CASES: list[Case] = [*LEAVES, *COMPOSITES, *STEPS]
+LARGE_CASES: list[Case] = [*LEAVES, *COMPOSITES, *STEPS, *LARGE_SHAPE_CASES, *LARGE_ARITHMETIC_CASES]
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,9 @@ class Sizes:
 
 
 def sizes(case: Case) -> Sizes:
-    assert isinstance(case.shapes, tuple)
-    batch, *rest = case.shapes
-    return Sizes(case.shapes, (2 * batch, *rest))
+    def doubled(shape: tuple[int, ...]) -> tuple[int, ...]:
+        return (2 * shape[0], *shape[1:])
+
+    if isinstance(case.shapes, tuple):
+        return Sizes(case.shapes, doubled(case.shapes))
+    return Sizes(case.shapes, {name: doubled(shape) for name, shape in case.shapes.items()})

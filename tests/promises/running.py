@@ -30,9 +30,9 @@ def shrunk(component: Component[Any], batch: int | None, length: int | None) -> 
     for port in component.ports:
         shape = list(built_shapes(component)[port.name])
         if batch is not None:
-            shape[0] = batch
+            shape[0] = min(batch, shape[0])
         if length is not None and has_sequence_axis(port.is_ids, tuple(shape)):
-            shape[1] = length
+            shape[1] = min(length, shape[1])
         shapes[port.name] = tuple(shape)
     return shapes
 
@@ -82,7 +82,7 @@ def train(case: Case, component: Component[Any]) -> Iterator[tuple[str, Array]]:
     yield from train_once(component, inputs)
     yield from train_once(component, case.inputs(component, seed=1))
     component.zero_gradients()
-    for index, shapes in enumerate(smaller_shapes(component)):
+    for index, shapes in enumerate(filter(case.takes, smaller_shapes(component))):
         yield from train_once(component, case.inputs_of(component, shapes, seed=index))
     component.set_training_mode(TrainingMode.EVAL)
     yield from (("evaluated", array.copy()) for array in as_tuple(component.forward(*inputs)))
@@ -106,7 +106,7 @@ def infer(case: Case, component: Component[Any]) -> Iterator[tuple[str, Array]]:
     """Yield what an inference build answers: at full size, smaller, and token after token at later positions."""
     shapes = built_shapes(component)
     yield from (("output", array.copy()) for array in as_tuple(component.forward(*case.inputs(component))))
-    for index, changed in enumerate(smaller_shapes(component)):
+    for index, changed in enumerate(filter(case.takes, smaller_shapes(component))):
         inputs = case.inputs_of(component, changed, seed=index)
         yield from (("output", array.copy()) for array in as_tuple(component.forward(*inputs)))
     if all(has_sequence_axis(port.is_ids, shape) for port, shape in zip(component.ports, shapes.values(), strict=True)):
@@ -122,8 +122,9 @@ def decode(case: Case, component: Component[Any]) -> Iterator[tuple[str, Array]]
     first = as_tuple(component.forward(*case.inputs(component), position=Position(0, lengths)))
     yield from (("ragged", array.copy()) for array in first)
     capacity = component.build_context.max_seq_len or length
-    if capacity > length:
-        token = case.inputs_of(component, shrunk(component, None, 1), seed=9)
+    one = shrunk(component, None, 1)
+    if capacity > length and case.takes(one):
+        token = case.inputs_of(component, one, seed=9)
         yield from (("decoded", a.copy()) for a in as_tuple(component.forward(*token, position=Position(lengths))))
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mila.components import Constant, GatherToken
 from mila.core import Component, RuntimeMode, TrainingStep
 from mila.devices import ExecutionContext
 from mila.errors import DTypeError, ShapeError, TokenIdError
@@ -103,9 +104,11 @@ def bad_gradients(weights: list[Array]) -> Iterator[list[Any]]:
 
 
 IDS = [case for case in CASES if any(port.is_ids for port in case.make(None).ports)]
+#: What compares ids, or only counts their rows, takes them all.
+LOOKED_UP = [case for case in IDS if not any(isinstance(p, Constant | GatherToken) for p in case.make(None).walk())]
 
 
-@pytest.mark.parametrize("case", IDS, ids=str)
+@pytest.mark.parametrize("case", LOOKED_UP, ids=str)
 @pytest.mark.parametrize("bad", [-1, 2**31 - 1, 2**40])
 def test_an_id_outside_the_vocabulary_is_named(case: Case, bad: int, device: ExecutionContext) -> None:
     component = case.build(device, case.modes[-1])

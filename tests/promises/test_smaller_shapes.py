@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 
 from mila.devices import ExecutionContext
-from tests.promises.case import INFERENCE, TRAINING, Array, Case
+from mila.errors import ShapeError
+from tests.promises.case import INFERENCE, TRAINING, Array, Case, everything_fits
 from tests.promises.cases import CASES, TRAINED
 from tests.promises.gradient_check import as_tuple
 from tests.promises.running import built_shapes, smaller_shapes, train_once
@@ -21,7 +24,7 @@ def close(a: Array, b: Array) -> bool:
 
 @pytest.mark.parametrize("case", TRAINED, ids=str)
 def test_training_at_a_smaller_shape(case: Case, device: ExecutionContext) -> None:
-    for shapes in smaller_shapes(case.build(device, TRAINING, "float64")):
+    for shapes in filter(case.takes, smaller_shapes(case.build(device, TRAINING, "float64"))):
         large = case.build(device, TRAINING, "float64")
         exact = case.build(device, TRAINING, "float64", shapes=shapes)
         inputs = case.inputs(exact)
@@ -31,13 +34,23 @@ def test_training_at_a_smaller_shape(case: Case, device: ExecutionContext) -> No
 
 @pytest.mark.parametrize("case", [case for case in CASES if INFERENCE in case.modes], ids=str)
 def test_inference_at_a_smaller_shape(case: Case, device: ExecutionContext) -> None:
-    for shapes in smaller_shapes(case.build(device, INFERENCE, "float64")):
+    for shapes in filter(case.takes, smaller_shapes(case.build(device, INFERENCE, "float64"))):
         large = case.build(device, INFERENCE, "float64")
         exact = case.build(device, INFERENCE, "float64", shapes=shapes, **exactly(case, shapes))
         assert built_shapes(exact) == shapes
         inputs = case.inputs(exact)
         for a, b in zip(as_tuple(exact.forward(*inputs)), as_tuple(large.forward(*inputs)), strict=True):
             assert close(a, b), f"output at {shapes}"
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case.takes is not everything_fits], ids=str)
+def test_what_cannot_be_smaller_is_refused(case: Case, device: ExecutionContext) -> None:
+    component = case.build(device, case.modes[-1], "float64")
+    for shapes in itertools.filterfalse(case.takes, smaller_shapes(component)):
+        with pytest.raises(ShapeError, match=r"expected .* got ") as caught:
+            component.forward(*case.inputs_of(component, shapes))
+        assert str(caught.value).startswith(component.path)
+    component.forward(*case.inputs(component))
 
 
 def exactly(case: Case, shapes: dict[str, tuple[int, ...]]) -> dict[str, int]:

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mila.kernels.cpu.arithmetic import CpuArithmetic
 from mila.kernels.cpu.attention import CpuAttention
 from mila.kernels.cpu.dropout import CpuDropout
 from mila.kernels.cpu.embedding import CpuEmbedding
@@ -15,13 +16,16 @@ from mila.kernels.cpu.loss import CpuLoss
 from mila.kernels.cpu.normalization import CpuNormalization
 from mila.kernels.cpu.optimizer import CpuOptimizer
 from mila.kernels.cpu.rope import CpuRope
+from mila.kernels.cpu.shapes import CpuShapes
 from mila.kernels.cpu.single_row import CpuSingleRow
 from mila.kernels.cpu.softmax import CpuSoftmax
+from mila.kernels.cpu.tokens import CpuTokens
 from mila.kernels.cpu.workers import Workers
 
 
 class CpuKernels(
     CpuDropout,
+    CpuArithmetic,
     CpuLinear,
     CpuNormalization,
     CpuHeadNorm,
@@ -31,7 +35,9 @@ class CpuKernels(
     CpuRope,
     CpuLoss,
     CpuOptimizer,
+    CpuShapes,
     CpuSingleRow,
+    CpuTokens,
 ):
     """``Kernels`` in NumPy, on ``threads`` threads. One object may serve several networks and several user threads."""
 

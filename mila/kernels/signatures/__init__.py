@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mila.kernels.signatures.arithmetic import ArithmeticKernels
 from mila.kernels.signatures.arrays import Array
 from mila.kernels.signatures.attention import AttentionKernels
 from mila.kernels.signatures.elementwise import ElementwiseKernels
@@ -29,7 +30,9 @@ from mila.kernels.signatures.linear import LinearKernels
 from mila.kernels.signatures.loss import LossKernels
 from mila.kernels.signatures.normalization import NormalizationKernels
 from mila.kernels.signatures.optimizer import OptimizerKernels
+from mila.kernels.signatures.shapes import ShapeKernels
 from mila.kernels.signatures.single_row import SingleRowKernels
+from mila.kernels.signatures.tokens import TokenKernels
 
 __all__ = ["Array", "Kernels"]
 
@@ -42,7 +45,10 @@ class Kernels(
     AttentionKernels,
     LossKernels,
     OptimizerKernels,
+    ShapeKernels,
     SingleRowKernels,
+    ArithmeticKernels,
+    TokenKernels,
     Protocol,
 ):
     """Everything a backend offers."""

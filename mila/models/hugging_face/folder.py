@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from mila.devices import DeviceId
+from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory.storage import DType
 from mila.models.hugging_face.architecture import Architecture, Interpretation
@@ -53,12 +53,19 @@ class ModelFolder:
         self,
         name: str = "model",
         *,
-        device: str | DeviceId | None = None,
+        device: str | DeviceId | ExecutionContext | None = None,
         dtype: DType | type[Any] | str | None = None,
         seed: int | None = None,
     ) -> LanguageModel[Any]:
-        """The network of the config, unbuilt: nothing is allocated, so that it can be planned."""
-        return self.architecture.network_class(name, self.config, device=device, dtype=dtype, seed=seed)
+        """The network of the config, unbuilt: nothing is allocated, so that it can be planned.
+
+        ``device`` may be an execution context, which also says with how many threads the network runs.
+        """
+        if not isinstance(device, ExecutionContext):
+            return self.architecture.network_class(name, self.config, device=device, dtype=dtype, seed=seed)
+        network = self.architecture.network_class(name, self.config, dtype=dtype, seed=seed)
+        network.set_execution_context(device)
+        return network
 
 
 def read_model_folder(

@@ -14,7 +14,7 @@ from mila.core.component import Component
 from mila.core.loading import LoadPlan, Progress
 from mila.core.pieces import NameMap
 from mila.core.state import StoredRows, row_blocks
-from mila.devices import DeviceId
+from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory.storage import DType
 from mila.models.hugging_face.folder import CONFIG_FILE, ModelFolder, read_model_folder
@@ -35,7 +35,7 @@ def from_pretrained(
     context_length: int,
     batch_size: int = 1,
     runtime_mode: RuntimeMode = RuntimeMode.INFERENCE,
-    device: str | DeviceId = "cpu",
+    device: str | DeviceId | ExecutionContext = "cpu",
     dtype: DType | type[Any] | str | None = None,
     tie_word_embeddings: bool | None = None,
     dropout: float | None = None,
@@ -53,7 +53,7 @@ def from_pretrained(
         context_length: positions to build for.
         batch_size: sequences to build for.
         runtime_mode: what the build allocates for.
-        device: where the network runs.
+        device: where the network runs; an :class:`~mila.ExecutionContext` also says with how many threads.
         dtype: stored dtype, float32 by default; weights of another float dtype are converted.
         tie_word_embeddings: whether the head computes with the token table; needed only where config and weights
             contradict each other.

@@ -1,0 +1,151 @@
+"""The resolved network: every node with its arguments and shapes; its tables, its parameters, its saved form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import TYPE_CHECKING
+
+from mila.network_language import tables
+from mila.network_language.arguments import Value
+from mila.network_language.operator import NodeShapes, Operator, Shape
+from mila.network_language.settings import Settings
+from mila.network_language.shapes import NetworkShape
+from mila.network_language.source import Place
+
+if TYPE_CHECKING:
+    from mila.network_language.registry import Registry
+
+
+@dataclass(frozen=True)
+class ExternalTensor:
+    """An input or an output of the network.
+
+    Attributes:
+        name: its name in the contract.
+        ref: what it is inside: ``input:x``, ``node:n0/out``.
+        shape: the batch first.
+        dtype: of its elements.
+    """
+
+    name: str
+    ref: str
+    shape: NetworkShape
+    dtype: str
+
+
+@dataclass(frozen=True)
+class ResolvedNode:
+    """One call with everything known.
+
+    Attributes:
+        id: the name of the node.
+        operator: what it applies.
+        arguments: all of them.
+        given: where each argument that the call settled comes from: ``explicit`` or ``operator default``.
+        provenance: where each argument comes from in the end; ``inferred`` too.
+        inputs: where each input comes from, in order of declaration.
+        input_shapes: the shape at each input.
+        output_shapes: the shape at each output.
+        settings: what the call says about its parameters.
+        place: where the call stands.
+    """
+
+    id: str
+    operator: Operator
+    arguments: Mapping[str, Value]
+    given: Mapping[str, str]
+    provenance: Mapping[str, str]
+    inputs: Mapping[str, str]
+    input_shapes: Mapping[str, NetworkShape]
+    output_shapes: Mapping[str, NetworkShape]
+    settings: Settings
+    place: Place
+
+    def parameter_shapes(self) -> dict[str, Shape]:
+        """Return names and shapes of its parameters."""
+        shapes = NodeShapes(self.arguments, self.input_shapes, self.output_shapes)
+        return dict(self.operator.parameters(shapes))
+
+
+@dataclass(frozen=True, repr=False)
+class ResolvedNetwork:
+    """A definition whose every shape is known; nothing is constructed or allocated yet.
+
+    ``print(network)`` shows its nodes in order, one a line.
+
+    Attributes:
+        inputs: in the author's order.
+        outputs: in the author's order.
+        nodes: in the order of the calls.
+        dtype: the dtype in which it is stored.
+    """
+
+    inputs: tuple[ExternalTensor, ...]
+    outputs: tuple[ExternalTensor, ...]
+    nodes: tuple[ResolvedNode, ...]
+    dtype: str
+
+    def __str__(self) -> str:
+        return tables.plan_table(self)
+
+    def __repr__(self) -> str:
+        return f"<ResolvedNetwork {tables.signature(self)}: {len(self.nodes)} nodes, {self.parameters_line}>"
+
+    def network_table(self) -> str:
+        """Return the table of the network: a chain with its shapes, any other with the source of every input."""
+        return tables.network_table(self)
+
+    def parameter_shapes(self) -> dict[str, Shape]:
+        """Return the shape of every parameter by ``<node id>.<name>``."""
+        return {f"{node.id}.{name}": shape for node in self.nodes for name, shape in node.parameter_shapes().items()}
+
+    def parameter_counts(self) -> dict[str, int]:
+        """Return the elements of the parameters of every node."""
+        return {node.id: sum(map(prod, node.parameter_shapes().values())) for node in self.nodes}
+
+    def parameter_count(self) -> int:
+        """Return the elements of all parameters."""
+        return sum(self.parameter_counts().values())
+
+    @property
+    def parameters_line(self) -> str:
+        """The count in words: ``Parameters: 5,020``."""
+        return f"Parameters: {self.parameter_count():,}"
+
+    @cached_property
+    def semantic_digest(self) -> str:
+        """SHA-256 of what the network computes: the same for every text that says the same."""
+        from mila.network_language import plan_json
+
+        return plan_json.semantic_digest(self)
+
+    @cached_property
+    def artifact_digest(self) -> str:
+        """SHA-256 of the whole saved plan, with the places of the calls in their text."""
+        from mila.network_language import plan_json
+
+        return plan_json.artifact_digest(self)
+
+    def to_json(self) -> str:
+        """Return the plan as canonical JSON; ``from_json`` and this again give the same bytes."""
+        from mila.network_language import plan_json
+
+        return plan_json.to_json(self)
+
+    @classmethod
+    def from_json(cls, text: str | bytes, *, registry: Registry | None = None) -> ResolvedNetwork:
+        """Return the network of a saved plan, resolved again and compared with what was saved.
+
+        Args:
+            text: what ``to_json`` gave.
+            registry: the operators; by default those of Mila.
+
+        Raises:
+            NetworkError: ``E_SCHEMA``, ``E_STATE_VERSION``, ``E_INTEGRITY``, and all that a definition can be refused for.
+        """
+        from mila.network_language import plan_json
+
+        return plan_json.from_json(text, registry)

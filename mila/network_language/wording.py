@@ -1,0 +1,19 @@
+"""Words that several messages share."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+from mila.serialization.failures import shown as shown  # what a stranger wrote, as one short line
+
+
+def listed(names: Iterable[str]) -> str:
+    """Return names in order of the alphabet, or ``none``."""
+    return ", ".join(sorted(names)) or "none"
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return what the message may add where a known name is close."""
+    close = difflib.get_close_matches(name[:64], sorted(known), n=1)
+    return f"; did you mean {close[0]}?" if close else ""
