@@ -28,12 +28,15 @@ if TYPE_CHECKING:
     from mila.devices import DeviceId as DeviceId
     from mila.devices import DeviceType as DeviceType
     from mila.devices import ExecutionContext as ExecutionContext
+    from mila.errors import NetworkError as NetworkError
     from mila.memory import MemoryPlan as MemoryPlan
     from mila.memory import MemoryStats as MemoryStats
     from mila.memory import format_bytes as format_bytes
     from mila.memory import storage_bytes as storage_bytes
     from mila.models import from_pretrained as from_pretrained
     from mila.models import load_weights as load_weights
+    from mila.network_language import ResolvedNetwork as ResolvedNetwork
+    from mila.network_language import resolve as resolve
 
 __version__ = "0.1.0"
 
@@ -57,8 +60,10 @@ _HOMES = {
         "TrainingStep",
     ),
     "mila.devices": ("DeviceId", "DeviceType", "ExecutionContext"),
+    "mila.errors": ("NetworkError",),
     "mila.memory": ("MemoryPlan", "MemoryStats", "format_bytes", "storage_bytes"),
     "mila.models": ("from_pretrained", "load_weights"),
+    "mila.network_language": ("ResolvedNetwork", "resolve"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

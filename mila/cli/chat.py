@@ -19,6 +19,10 @@ from mila.models import read_model_folder
 #: Positions that are planned for where nothing is said; the model may have fewer.
 _CONTEXT_LENGTH = 4096
 _MARK = "> "
+_HELP = (
+    "/reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends an answer, //… is a message that starts with "
+    "a slash; what you type during an answer is shown where it is typed, and read after it"
+)
 
 
 @reports_errors
@@ -41,12 +45,14 @@ def chat(
     ] = None,
     tie_word_embeddings: options.TieWordEmbeddings = None,
     ignore_fields: options.IgnoreFields = None,
+    threads: options.Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per answer.")] = False,
 ) -> None:
     """Talk with a chat model you have; from a pipe, every line is a question.
 
-    /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends an answer. When the context is full, the
-    oldest turns are left out, and it says so.
+    /reset forgets the conversation, /exit or Ctrl-D leaves, Ctrl-C ends an answer, /help says so. A message that starts
+    with a slash is written with two. What you type during an answer is shown where it is typed, and read after it. When
+    the context is full, the oldest turns are left out, and it says so.
 
     Where the model's generation_config.json says do_sample, its temperature, top-k, top-p and min-p are the defaults,
     else the likeliest token is taken. Its repetition penalty always counts.
@@ -65,10 +71,10 @@ def chat(
     )
     stops = options.stop_strings(stop)
     tokenizer = TextTokenizer.from_folder(folder)
-    opening = [] if system is None else [{"role": "system", "content": system}]
+    opening = [] if system is None else [{"role": "system", "content": options.checked_text(system, "--system")}]
     tokenizer.encode_chat([*opening, {"role": "user", "content": "Hello"}])  # what the template refuses, it refuses now
     positions = options.positions_of(found, context_length, _CONTEXT_LENGTH)
-    model = options.load_model(folder, positions, quiet=as_json, **decisions)
+    model = options.load_model(folder, positions, threads=threads, quiet=as_json, **decisions)
     conversation = Conversation(model.network, tokenizer, config, system=system, stop_strings=stops)
     _Chat(conversation, model, sys.stdin.isatty(), as_json).run()
 
@@ -85,7 +91,7 @@ class _Chat:
     def run(self) -> None:
         """Until the input ends."""
         if self.is_interactive and not self.as_json:
-            print_note("/reset forgets, /exit leaves")
+            print_note("/reset forgets, /exit leaves, /help says more")
         while (line := self._read()) is not None:
             question = line.strip()
             if question == "/exit":
@@ -94,14 +100,17 @@ class _Chat:
                 self.conversation.reset()
                 if self.is_interactive:
                     print_note("forgotten")
+            elif question == "/help":
+                print_note(_HELP)
             elif question:
                 self._answer(question)
 
     def _answer(self, question: str) -> None:
         interruption = options.Interruption()
         try:
+            message = _message(question)
             with interruption.watched():
-                answer = self.conversation.ask(question, on_text=interruption.guard(self._write))
+                answer = self.conversation.ask(message, on_text=interruption.guard(self._write))
         except KeyboardInterrupt:
             if not self.is_interactive:
                 raise
@@ -155,3 +164,20 @@ class _Chat:
             return input(_MARK)
         print(_MARK, end="", file=sys.stderr, flush=True)
         return sys.stdin.readline() or None
+
+
+def _message(question: str) -> str:
+    """What is meant: two slashes at the start are one, and one is for commands.
+
+    Raises:
+        DataError: no such command.
+    """
+    if question.startswith("//"):
+        return question[1:]
+    if question.startswith("/"):
+        command = question.split()[0]
+        raise DataError(
+            f"expected /help, /reset or /exit, got {command!r:.40}; a message that starts with a slash is written with "
+            f"two: //…"
+        )
+    return question

@@ -29,6 +29,7 @@ _OPTIONS = {
     "num_heads": "--heads",
     "num_kv_heads": "--kv-heads",
     "temperature": "--temperature",
+    "top_k": "--top-k",
     "top_p": "--top-p",
     "min_p": "--min-p",
     "repetition_penalty": "--repetition-penalty",
@@ -74,4 +75,5 @@ def options_line(error: ValidationError) -> str:
     """The first thing that a config refuses, by the name of its field."""
     first = error.errors()[0]
     place = _OPTIONS.get(str(first["loc"][-1]), ".".join(map(str, first["loc"]))) if first["loc"] else ""
-    return f"{place}: {first['msg']}, got {first['input']!r:.80}" if place else str(first["msg"])
+    message = first["msg"].removeprefix("Value error, ")
+    return f"{place}: {message}, got {first['input']!r:.80}" if place else message

@@ -13,7 +13,8 @@ from mila.cli.failures import INTERRUPTED, USAGE, leave, reports_errors
 from mila.errors import DataError
 from mila.generation import Status
 from mila.generation.text import TextCompletion, TextTokenizer, generate_text
-from mila.models import read_model_folder
+from mila.generation.wording import counted
+from mila.models import ModelFolder, read_model_folder
 
 _STANDARD_INPUT = "-"
 
@@ -41,6 +42,7 @@ def generate(
     ] = False,
     tie_word_embeddings: options.TieWordEmbeddings = None,
     ignore_fields: options.IgnoreFields = None,
+    threads: options.Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write what follows a prompt with a model you have: only the new text goes to standard output.
@@ -64,12 +66,8 @@ def generate(
     tokenizer = TextTokenizer.from_folder(folder)
     text = _read_prompt(prompt)
     ids = tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
-    positions = options.positions_of(found, context_length, len(ids) + max_new_tokens)
-    if not ids:
-        raise DataError("prompt: expected at least one token, got none")
-    if len(ids) > positions:
-        raise DataError(f"prompt: expected at most the {positions} tokens of the context, got {len(ids)}")
-    model = options.load_model(folder, positions, quiet=as_json, **decisions)
+    positions = _positions(found, context_length, len(ids), max_new_tokens, quiet=as_json)
+    model = options.load_model(folder, positions, threads=threads, quiet=as_json, **decisions)
     interruption = options.Interruption()
     with interruption.watched():
         completion = generate_text(
@@ -90,7 +88,7 @@ def generate(
 def _read_prompt(prompt: str | None) -> str:
     """The prompt, or standard input without the end of its last line."""
     if prompt is not None and prompt != _STANDARD_INPUT:
-        return prompt
+        return options.checked_text(prompt, "prompt")
     if prompt is None and sys.stdin.isatty():
         raise leave(USAGE, "a prompt is missing: give it after the folder, or through a pipe")
     try:
@@ -102,6 +100,24 @@ def _read_prompt(prompt: str | None) -> str:
     if not text:
         raise DataError("standard input: expected a prompt, got nothing")
     return text
+
+
+def _positions(found: ModelFolder, context_length: int | None, count: int, max_new_tokens: int, *, quiet: bool) -> int:
+    """What memory is planned for, with a note where the model's context has no room for all new tokens.
+
+    Raises:
+        ConfigurationError: ``context_length`` is more than the model has.
+        DataError: a prompt of ``count`` tokens is empty or has no room.
+    """
+    positions = options.positions_of(found, context_length, count + max_new_tokens)
+    room = counted(positions, "token")
+    if not count:
+        raise DataError("prompt: expected at least one token, got none")
+    if count > positions:
+        raise DataError(f"prompt: expected at most the {room} of the context, got {count}")
+    if context_length is None and positions < count + max_new_tokens and not quiet:
+        print_note(f"note: the model's context is {room}: {counted(positions - count, 'new token')} at most")
+    return positions
 
 
 def _nowhere(piece: str) -> None:

@@ -9,6 +9,7 @@ import typer
 
 from mila.cli.display import print_text
 from mila.cli.failures import reports_errors
+from mila.cli.text_options import checked_text
 from mila.errors import CheckpointError, DataError
 from mila.training import Tokenizer, load_model, load_tokenizer, sample_text
 
@@ -24,12 +25,13 @@ def sample(
     top_k: Annotated[int | None, typer.Option(min=1, help="Draw among so many likeliest tokens.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="The same seed writes the same text.")] = 0,
 ) -> None:
-    """Write text with a trained model: the prompt, and what follows it."""
+    """Write text with what `mila train` wrote: the prompt, and what follows. `mila generate` is for model folders."""
+    if (run / "config.json").is_file():
+        raise CheckpointError(f"{run}: expected what `mila train` wrote, got a model folder; it is for `mila generate`")
     tokenizer = load_tokenizer(run)
     if tokenizer is None:
         raise CheckpointError(f"{run}: expected a model with a tokenizer, got one without")
-    if prompt is None:
-        prompt = _first_prompt(tokenizer)
+    prompt = _first_prompt(tokenizer) if prompt is None else checked_text(prompt, "--prompt")
     text = sample_text(load_model(run), tokenizer, prompt, length, temperature=temperature, top_k=top_k, seed=seed)
     print_text(f"{prompt}{text}\n")
 

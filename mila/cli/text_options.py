@@ -16,9 +16,12 @@ import typer
 import mila
 from mila.cli.display import loading_progress, print_note
 from mila.core.lifecycle import execution_of
-from mila.errors import ConfigurationError
+from mila.devices import ExecutionContext
+from mila.devices.execution_context import MAXIMUM_THREADS
+from mila.errors import ConfigurationError, DataError
 from mila.generation import GenerationConfig
 from mila.generation.text import TextCompletion, recommended_sampling
+from mila.generation.wording import counted
 from mila.memory import format_bytes
 from mila.models import LanguageModel, ModelFolder
 
@@ -50,6 +53,15 @@ IgnoreFields = Annotated[
         help="A field of config.json that Mila does not know and that changes nothing; may be given several times.",
     ),
 ]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        help=f"Threads to compute on; by default all usable processors, at most {MAXIMUM_THREADS}. Fewer can be faster "
+        "where others keep the processors busy.",
+    ),
+]
+_FILTERS = ("top_k", "top_p", "min_p")
 
 
 def sampling_config(folder: Path, **given: Any) -> GenerationConfig:
@@ -57,15 +69,13 @@ def sampling_config(folder: Path, **given: Any) -> GenerationConfig:
 
     Raises:
         CheckpointError: the recommendation is malformed.
-        ConfigurationError: a filter, where the likeliest token is taken anyway.
-        pydantic.ValidationError: an option out of range.
+        pydantic.ValidationError: an option out of range, or a filter where the likeliest token is taken anyway.
     """
     chosen = {name: value for name, value in given.items() if value is not None}
-    config = GenerationConfig(**(recommended_sampling(folder) | chosen))
-    useless = [f"--{name.replace('_', '-')}" for name in ("top_k", "top_p", "min_p") if name in chosen]
-    if useless and config.temperature == 0:
-        raise ConfigurationError(f"{', '.join(useless)}: expected a --temperature above 0, got 0")
-    return config
+    recommended = recommended_sampling(folder)
+    if chosen.get("temperature") == 0:
+        recommended = {name: value for name, value in recommended.items() if name not in _FILTERS}
+    return GenerationConfig(**(recommended | chosen))
 
 
 def decisions(tie_word_embeddings: bool | None, ignore_fields: list[str] | None) -> dict[str, Any]:
@@ -78,10 +88,27 @@ def stop_strings(given: list[str] | None) -> list[str]:
 
     Raises:
         ConfigurationError: an empty one.
+        DataError: one that is not UTF-8.
     """
     if given and not all(given):
         raise ConfigurationError("--stop: expected a text, got an empty one")
-    return given or []
+    return [checked_text(text, "--stop") for text in given or []]
+
+
+def checked_text(text: str, name: str) -> str:
+    """An argument; Python puts half surrogates in the place of bytes that are no UTF-8.
+
+    Raises:
+        DataError: there are some.
+    """
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError as error:
+        before = len(text[: error.start].encode("utf-8"))
+        code = ord(text[error.start])
+        found = f"byte 0x{code - 0xDC00:02x}" if 0xDC80 <= code <= 0xDCFF else f"U+{code:04X}"
+        raise DataError(f"{name}: expected UTF-8, got {found} at {before}") from None
+    return text
 
 
 def positions_of(found: ModelFolder, context_length: int | None, wanted: int) -> int:
@@ -117,21 +144,28 @@ class LoadedModel:
     notes: tuple[str, ...]
 
 
-def load_model(folder: Path, context_length: int, *, quiet: bool, **decisions: Any) -> LoadedModel:
-    """Load a model folder; progress and one line go to standard error, unless ``quiet``.
+def load_model(folder: Path, context_length: int, *, threads: int | None, quiet: bool, **decisions: Any) -> LoadedModel:
+    """Load a model folder, to run on ``threads``; progress and one line go to standard error, unless ``quiet``.
 
     ``decisions`` are those of :func:`mila.from_pretrained`.
     """
     started = time.perf_counter()
     with loading_progress(quiet=quiet) as draw:
-        network = mila.from_pretrained(folder, context_length=context_length, on_progress=draw, **decisions)
+        network = mila.from_pretrained(
+            folder,
+            context_length=context_length,
+            device=ExecutionContext("cpu", threads=threads),
+            on_progress=draw,
+            **decisions,
+        )
     seconds = time.perf_counter() - started
     reserved = execution_of(network, "generation").planned.plan.reserved_bytes
     notes = () if network.pretrained is None else network.pretrained.report.notes
     if not quiet:
         for note in notes:
             print_note(f"note: {note}")
-        print_note(f"loaded in {seconds:.2f} s, {format_bytes(reserved)} reserved for {context_length} tokens")
+        room = counted(context_length, "token")
+        print_note(f"loaded in {seconds:.2f} s, {format_bytes(reserved)} reserved for {room}")
     return LoadedModel(folder, network, seconds, reserved, notes)
 
 
@@ -196,6 +230,6 @@ def completion_line(completion: TextCompletion) -> str:
     rate = completion.tokens_per_second
     speed = "" if rate is None else f" at {rate:.1f} tokens/s"
     return (
-        f"{completion.prompt_tokens} prompt tokens{reused} in {completion.prefill_seconds:.2f} s, "
+        f"{counted(completion.prompt_tokens, 'prompt token')}{reused} in {completion.prefill_seconds:.2f} s, "
         f"{len(completion.tokens)} new{speed}, {completion.status.value.replace('_', ' ')}"
     )

@@ -1,4 +1,4 @@
-"""Components: one per file, each with its config."""
+"""Components, each with its config."""
 
 from mila.components.activation import Activation, ActivationConfig
 from mila.components.add import Add, AddConfig
@@ -8,6 +8,8 @@ from mila.components.clamp import Clamp, ClampConfig
 from mila.components.cls_token import ClsToken, ClsTokenConfig
 from mila.components.concat import Concat, ConcatConfig
 from mila.components.constant import Constant, ConstantConfig
+from mila.components.context_attention import ContextAttention, ContextAttentionConfig
+from mila.components.cross_attention import CrossAttention, CrossAttentionConfig
 from mila.components.dropout import Dropout, DropoutConfig
 from mila.components.gated_mlp import GatedMlp, GatedMlpConfig
 from mila.components.gather_token import GatherToken, GatherTokenConfig
@@ -58,6 +60,10 @@ __all__ = [
     "ConcatConfig",
     "Constant",
     "ConstantConfig",
+    "ContextAttention",
+    "ContextAttentionConfig",
+    "CrossAttention",
+    "CrossAttentionConfig",
     "Dropout",
     "DropoutConfig",
     "Flatten",

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Annotated
 
 from pydantic import Field
 
 from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
-from mila.core.bound import Cursor
 from mila.core.component import Component, ConfigT
 from mila.errors import ShapeError
 from mila.kernels.signatures import Array
@@ -49,11 +48,6 @@ class Reinterpretation(Component[ConfigT]):
         result = self.view("output", self.new_shape(x.shape))
         self.kernels.copy(result, x)
         return result
-
-    def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
-        """Copy one row."""
-        (x,) = inputs
-        return self.kernels.bind_copy(self.view("output", self.new_shape(x.shape)), x)
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]

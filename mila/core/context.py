@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -75,8 +75,13 @@ class BuildContext:
         shapes = shape if isinstance(shape, Mapping) else {ANY_INPUT: shape}
         if not shapes:
             raise ShapeError("build context: expected at least one input shape, got none")
-        if isinstance(capture, str):
-            raise ConfigurationError(f"build context: capture is a list of paths, got the string {capture!r}")
+        is_list = isinstance(capture, Sequence) and not isinstance(capture, str | bytes)
+        if not is_list or not all(isinstance(path, str) for path in capture):
+            raise ConfigurationError(f"build context: capture must be a list of paths, got {capture!r}")
+        if not isinstance(all_logits, bool):
+            raise ConfigurationError(f"build context: all_logits must be True or False, got {all_logits!r}")
+        if not isinstance(layout, Layout):
+            raise ConfigurationError(f"build context: layout must be a Layout, got {layout!r}")
         if initialize_parameters is not None and not isinstance(initialize_parameters, bool):
             raise ConfigurationError(
                 f"build context: initialize_parameters must be True, False or None, got {initialize_parameters!r}"
@@ -85,8 +90,8 @@ class BuildContext:
         if prefill_size is not None and training:
             raise ConfigurationError("build context: prefill_size is for inference, got it with RuntimeMode.TRAINING")
         for name, value in (("prefill_size", prefill_size), ("max_seq_len", max_seq_len)):
-            if value is not None and _integer(value, name) < 1:
-                raise ShapeError(f"build context: {name} must be at least 1, got {value}")
+            if value is not None:
+                require_positive("build context", name, value)
         _set(
             self,
             input_shapes=MappingProxyType({name: _checked_shape(name, extents) for name, extents in shapes.items()}),
@@ -211,20 +216,32 @@ def _restore(fields: dict[str, Any]) -> BuildContext:
     return context
 
 
-def _integer(value: object, what: str) -> int:
+def require_positive(where: str, name: str, value: object) -> None:
+    """Raise :class:`ShapeError` for anything else than an integer of at least 1.
+
+    Args:
+        where: what the error is about.
+        name: of the argument.
+        value: of the argument.
+    """
+    if _integer(where, name, value) < 1:
+        raise ShapeError(f"{where}: {name} must be at least 1, got {value}")
+
+
+def _integer(where: str, name: str, value: object) -> int:
     if isinstance(value, bool):
-        raise ShapeError(f"build context: {what} must be an integer, got {value!r}")
+        raise ShapeError(f"{where}: {name} must be an integer, got {value!r}")
     try:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        raise ShapeError(f"build context: {what} must be an integer, got {value!r}") from None
+        raise ShapeError(f"{where}: {name} must be an integer, got {value!r}") from None
 
 
 def _checked_shape(name: str, extents: Sequence[int]) -> Shape:
     where = "the input shape" if name == ANY_INPUT else f"the shape of {name!r}"
-    if isinstance(extents, int | str):
+    if isinstance(extents, str | bytes) or not isinstance(extents, Iterable):
         raise ShapeError(f"build context: {where} must be a sequence of integers, got {extents!r}")
-    shape = tuple(_integer(extent, where) for extent in extents)
+    shape = tuple(_integer("build context", where, extent) for extent in extents)
     if not shape or any(extent < 1 for extent in shape):
         raise ShapeError(f"build context: {where} must have at least one axis and extents of at least 1, got {shape}")
     return shape

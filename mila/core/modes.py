@@ -46,6 +46,8 @@ class ComponentType(StrEnum):
     PAD = "pad"
     MEAN = "mean"
     SUM = "sum"
+    CONTEXT_ATTENTION = "context_attention"
+    CROSS_ATTENTION = "cross_attention"
     SOFTMAX_CROSS_ENTROPY = "softmax_cross_entropy"
     GATHER_TOKEN = "gather_token"
     CLS_TOKEN = "cls_token"

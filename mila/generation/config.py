@@ -4,31 +4,40 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Any
 
-from pydantic import Field
+import numpy as np
+from pydantic import BeforeValidator, Field, ValidationInfo, field_validator
 
 from mila.core import ComponentConfig
+from mila.errors import ConfigurationError
+
+
+def _plain(value: Any) -> Any:
+    """Integers and floats of NumPy as Python's."""
+    return value.item() if isinstance(value, np.integer | np.floating) else value
+
 
 #: The id of a token.
-TokenId = Annotated[int, Field(ge=0)]
+TokenId = Annotated[int, BeforeValidator(_plain), Field(ge=0)]
 
 
 class GenerationConfig(ComponentConfig):
     """How tokens are chosen, and when to stop.
 
     The filters apply in the order and with the meaning of ``transformers``: repetition penalty, temperature, top-k,
-    top-p, min-p; each sees the distribution that the one before it left.
+    top-p, min-p; each sees the distribution that the one before it left. A filter at temperature 0, where it would
+    change nothing, is refused. Numbers of NumPy are taken as Python's.
 
     Attributes:
         max_new_tokens: tokens to write at most; by default as many as fit the context.
-        temperature: the logits are divided by it. At 0 the likeliest token is taken, the lowest id among equals, and
-            ``top_k``, ``top_p`` and ``min_p`` say nothing.
+        temperature: the logits are divided by it. At 0 the likeliest token is taken, the lowest id among equals.
         top_k: keep the k likeliest, and those as likely as the k-th.
         top_p: keep the likeliest whose probabilities reach it together; at least one.
         min_p: keep those at least ``min_p`` times as likely as the likeliest.
         repetition_penalty: of every token of the prompt and of the text so far, a positive logit is divided by it and
-            a negative one multiplied (Keskar et al. 2019); 1 changes nothing.
+            a negative one multiplied (Keskar et al. 2019); 1 changes nothing. From 0.001 to 1000, where it decides
+            alone already: beyond, logits would leave the range of float32.
         seed: row r of a seed draws the same numbers in every batch.
         stop_tokens: ids that end a row; they are not part of its tokens.
         vocabulary: ids from here on are padding of the table and never chosen; by default all have a meaning.
@@ -39,10 +48,44 @@ class GenerationConfig(ComponentConfig):
     top_k: int | None = Field(default=None, gt=0)
     top_p: float | None = Field(default=None, gt=0, le=1)
     min_p: float | None = Field(default=None, ge=0, le=1)
-    repetition_penalty: float = Field(default=1.0, gt=0)
+    repetition_penalty: float = Field(default=1.0, ge=1e-3, le=1e3)
     seed: int = Field(default=0, ge=0)
     stop_tokens: tuple[TokenId, ...] = Field(default=(), strict=False)
     vocabulary: int | None = Field(default=None, gt=0)
+
+    @field_validator("max_new_tokens", "top_k", "seed", "vocabulary", mode="before")
+    @classmethod
+    def _take_integers_of_numpy(cls, value: Any) -> Any:
+        return _plain(value)
+
+    @field_validator("temperature", "top_p", "min_p", "repetition_penalty", mode="before")
+    @classmethod
+    def _take_only_numbers(cls, value: Any) -> Any:
+        """Without this, pydantic takes whatever converts itself to a float, arrays and booleans of NumPy included."""
+        value = _plain(value)
+        if value is not None and not isinstance(value, int | float):
+            raise ValueError("expected a number")
+        return value
+
+    @field_validator("top_k", "top_p", "min_p")
+    @classmethod
+    def _refuse_useless_filters(cls, value: float | None, info: ValidationInfo) -> float | None:
+        if value is not None and info.data.get("temperature") == 0:
+            raise ValueError("expected only with a temperature above 0")
+        return value
+
+
+def checked_config(config: GenerationConfig | None) -> GenerationConfig:
+    """``config``, or the defaults for ``None``.
+
+    Raises:
+        ConfigurationError: anything else, such as a dictionary.
+    """
+    if config is None:
+        return GenerationConfig()
+    if not isinstance(config, GenerationConfig):
+        raise ConfigurationError(f"config: expected a GenerationConfig, got {type(config).__name__}")
+    return config
 
 
 class Status(StrEnum):

@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Any, Protocol, Self
 
-from mila.errors import LifecycleError
-from mila.generation.config import Completion, GenerationConfig, Status
+import numpy as np
+
+from mila.errors import ConfigurationError, LifecycleError
+from mila.generation.config import Completion, GenerationConfig, Status, checked_config
 from mila.generation.sampler import Sampler
 from mila.generation.session import DecodingSession
-from mila.generation.token_ids import TokenSequence
+from mila.generation.token_ids import TokenSequence, checked_token
 from mila.kernels.signatures import Array
 
-#: ``on_token(row, token)``; a row whose call returns ``False`` is cancelled.
-TokenCallback = Callable[[int, int], bool | None]
+#: ``on_token(row, token)``; a row whose call returns a false boolean, Python's or NumPy's, is cancelled; 0 is none.
+TokenCallback = Callable[[int, int], bool | np.bool_ | None]
 
 
 class Decodable(Protocol):
@@ -41,25 +43,44 @@ def generate(
         network: built for inference, for at least as many rows as there are prompts.
         prompts: token ids; their lengths may differ.
         config: how to choose, and when to stop.
-        on_token: called with the row and each token as it comes; returning ``False`` cancels the row.
+        on_token: called with the row and each token as it comes; returning ``False``, or that of NumPy, cancels the
+            row.
 
     Returns:
         One completion per prompt.
 
     Raises:
-        TokenIdError: an empty prompt, or an id outside the vocabulary; nothing was run.
+        TokenIdError: no prompts, an empty one, or an id outside the vocabulary, in ``config.stop_tokens`` too; nothing
+            was run.
         ShapeError: too many prompts, or one longer than the context; nothing was run.
-        ConfigurationError: ``config.vocabulary`` is more than the network's; nothing was run.
+        ConfigurationError: ``config.vocabulary`` is more than the network's, ``config`` is no config, or ``on_token``
+            cannot be called; nothing was run.
         NonFiniteError: logits that are not numbers.
         LifecycleError: not built for inference, or ``on_token`` ran another generation on the network.
     """
+    require_callable(on_token, "on_token")
     decoding = Decoding(network.decoding_session, prompts, config)
     while emitted := decoding.advance():
         if on_token is not None:
             for row, token in emitted:
-                if on_token(row, token) is False:
+                if is_refusal(on_token(row, token)):
                     decoding.cancel(row)
     return decoding.completions()
+
+
+def require_callable(callback: Any, name: str) -> None:
+    """Refuse what is neither a function nor ``None``.
+
+    Raises:
+        ConfigurationError: with the name of the argument.
+    """
+    if callback is not None and not callable(callback):
+        raise ConfigurationError(f"{name}: expected a function, got {type(callback).__name__}")
+
+
+def is_refusal(answer: object) -> bool:
+    """Whether a callback's answer cancels: a false boolean does, of Python or NumPy, and nothing else."""
+    return isinstance(answer, bool | np.bool_) and not answer
 
 
 def stream(network: Decodable, prompt: TokenSequence, config: GenerationConfig) -> TokenStream:
@@ -91,6 +112,9 @@ class Decoding:
     """
 
     def __init__(self, session: DecodingSession, prompts: Sequence[TokenSequence], config: GenerationConfig) -> None:
+        config = checked_config(config)
+        for token in config.stop_tokens:
+            checked_token(token, session.vocabulary, "stop_tokens")
         self._session = session
         self._prompts = session.checked(prompts)
         self._sampler = Sampler(config, session.vocabulary, session.dtype, self._prompts)

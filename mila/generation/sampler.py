@@ -43,6 +43,8 @@ class Sampler:
         self._config = config
         self._is_greedy = config.temperature == 0
         self._dtype = accumulation_dtype(dtype)
+        limits = np.finfo(self._dtype)  # beyond them the temperature would be 0 or infinite, and logits NaN
+        self._temperature = min(max(config.temperature, float(limits.tiny)), float(limits.max))
         has_penalty = config.repetition_penalty != 1
         self._takes_logits_as_they_are = self._is_greedy and not has_penalty and dtype == self._dtype
         self._repeated = [_Repeated(self._size, ids) for ids in prompts] if has_penalty else []
@@ -127,7 +129,7 @@ class Sampler:
         ids = None
         with np.errstate(over="ignore"):  # a tiny temperature sends all but the largest to -inf
             np.subtract(scores, largest, out=scores)
-            np.divide(scores, config.temperature, out=scores)
+            np.divide(scores, self._temperature, out=scores)
         if config.top_k is not None and config.top_k < self._size:
             scores, ids = self._keep_likeliest(scores, config.top_k)
         if config.top_p is not None and config.top_p < 1:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import weakref
 from collections.abc import Sequence
 from typing import Any
@@ -14,7 +15,8 @@ from mila.core import Network, Position
 from mila.core.execution import Execution
 from mila.core.lifecycle import execution_of
 from mila.errors import ConfigurationError, LifecycleError, ShapeError
-from mila.generation.token_ids import TokenSequence, checked_prompt, checked_token
+from mila.generation.token_ids import TokenSequence, checked_prompt, checked_token, require_sequence
+from mila.generation.wording import counted, up_to
 from mila.kernels.signatures import Array
 from mila.memory.storage import DType
 
@@ -96,7 +98,11 @@ class DecodingSession:
         return self._prefills
 
     def held(self, row: int) -> tuple[int, ...]:
-        """The tokens whose keys and values the cache of a row holds."""
+        """The tokens whose keys and values the cache of a row holds.
+
+        Raises:
+            ShapeError: no such row.
+        """
         self._forget_if_foreign()
         return tuple(self._tokens[row, : self._held[self._checked_row(row)]].tolist())
 
@@ -104,17 +110,20 @@ class DecodingSession:
         """``prompts`` as int32 ids, one array per row; runs nothing.
 
         Raises:
-            TokenIdError: an empty prompt, or an id outside the vocabulary; names the row and the place.
+            TokenIdError: no sequence of prompts, an empty prompt, or an id outside the vocabulary; names the row and
+                the place.
             ShapeError: no prompt, more than there are rows, or one longer than the context.
         """
+        require_sequence(prompts, "prompts of token ids", self._path)
         if not 1 <= len(prompts) <= self._built_rows:
-            raise ShapeError(f"{self._path}: expected 1 to {self._built_rows} prompts, got {len(prompts)}")
+            raise ShapeError(f"{self._path}: expected {up_to(self._built_rows, 'prompt')}, got {len(prompts)}")
         checked = []
         for row, prompt in enumerate(prompts):
             ids = checked_prompt(prompt, self._vocabulary, f"{self._path}: prompt of row {row}")
             if ids.size > self._context_length:
                 raise ShapeError(
-                    f"{self._path}: prompt of row {row} has {ids.size} tokens, and the context {self._context_length}"
+                    f"{self._path}: prompt of row {row} has {counted(ids.size, 'token')}, and the context "
+                    f"{self._context_length}"
                 )
             checked.append(ids)
         return checked
@@ -159,14 +168,15 @@ class DecodingSession:
             The logits (B, V) of the token that follows each: a view, valid until the network runs again.
 
         Raises:
-            TokenIdError: an id outside the vocabulary.
+            TokenIdError: no sequence of ids, or an id outside the vocabulary.
             ShapeError: no row, more than there are, or a row whose context is full.
             LifecycleError: a row that holds nothing.
         """
+        require_sequence(tokens, "token ids", self._path)
         self._forget_if_foreign()
         rows = len(tokens)
         if not 1 <= rows <= self._built_rows:
-            raise ShapeError(f"{self._path}: expected 1 to {self._built_rows} tokens, got {rows}")
+            raise ShapeError(f"{self._path}: expected {up_to(self._built_rows, 'token')}, got {rows}")
         ids = [self._checked_step(row, token) for row, token in enumerate(tokens)]
         starts = self._held[:rows]
         for row, (token, value) in enumerate(zip(tokens, ids, strict=True)):
@@ -187,9 +197,10 @@ class DecodingSession:
         self._forget_if_foreign()
         held = self._held[self._checked_row(row)]
         first = self._earliest_start(row)
-        if length != 0 and not first <= length <= held:
-            raise ShapeError(f"{self._path}: row {row} can go back to 0 or {first} … {held} tokens, got {length}")
-        self._held[row] = length
+        if not _is_integer(length) or (length != 0 and not first <= length <= held):
+            lengths = f"0 or {first} … {held}" if first else f"0 … {held}"
+            raise ShapeError(f"{self._path}: row {row} can go back to lengths of {lengths}, got {length!r}")
+        self._held[row] = operator.index(length)
 
     def reset(self) -> None:
         """Forget what all rows hold."""
@@ -211,9 +222,10 @@ class DecodingSession:
             self.reset()
 
     def _checked_row(self, row: int) -> int:
-        if not 0 <= row < self._built_rows:
-            raise ShapeError(f"{self._path}: expected a row from 0 to {self._built_rows - 1}, got {row}")
-        return row
+        if not _is_integer(row) or not 0 <= row < self._built_rows:
+            rows = "row 0" if self._built_rows == 1 else f"a row from 0 to {self._built_rows - 1}"
+            raise ShapeError(f"{self._path}: expected {rows}, got {row!r}")
+        return operator.index(row)
 
     def _checked_step(self, row: int, token: int | None) -> int:
         held = self._held[row]
@@ -225,7 +237,7 @@ class DecodingSession:
         if token is None:
             return int(self._tokens[row, held - 1])
         if held == self._context_length:
-            raise ShapeError(f"{self._path}: row {row} holds all {held} positions of its context")
+            raise ShapeError(f"{self._path}: the context of row {row} is full: {counted(held, 'position')}")
         return checked_token(token, self._vocabulary, f"{self._path}: token of row {row}")
 
     def _earliest_start(self, row: int) -> int:
@@ -265,3 +277,7 @@ class DecodingSession:
         for row, length in enumerate(lengths):
             self._last_logits[row] = logits[row, length - 1]
         return self._last_logits[:rows]
+
+
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)

@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar, cast, overload
 
-import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from mila.core import BuildContext, Network, ParameterizedConfig, Port
 from mila.errors import ConfigurationError, ShapeError
-from mila.generation import Completion, DecodingSession, GenerationConfig, TokenCallback, TokenSequence, generate
+from mila.generation import (
+    Completion,
+    DecodingSession,
+    GenerationConfig,
+    TokenCallback,
+    TokenSequence,
+    generate,
+    is_single_prompt,
+)
 from mila.kernels.signatures import Array
 from mila.memory.storage import DType
 from mila.models.pretrained import Pretrained
@@ -129,7 +136,7 @@ class LanguageModel(Network[LanguageModelConfigT]):
             prompts: the token ids of one prompt, which gives one completion, or a sequence of prompts, which gives a
                 list.
             config: how to choose, and when to stop.
-            on_token: called with the row and each token; returning ``False`` cancels the row.
+            on_token: called with the row and each token; returning ``False``, NumPy's too, cancels the row.
             fields: those of :class:`mila.generation.GenerationConfig`, where no ``config`` is given.
 
         Raises:
@@ -138,7 +145,7 @@ class LanguageModel(Network[LanguageModelConfigT]):
         if config is not None and fields:
             raise ConfigurationError(f"{self.path}: expected a config or its fields, got both: {', '.join(fields)}")
         chosen = GenerationConfig(**fields) if config is None else config
-        is_single = not len(prompts) or not isinstance(prompts[0], Sequence | np.ndarray)
+        is_single = is_single_prompt(prompts)
         rows = cast(Sequence[TokenSequence], [prompts] if is_single else prompts)
         completions = generate(self, rows, chosen, on_token=on_token)
         return completions[0] if is_single else completions

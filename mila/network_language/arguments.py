@@ -24,8 +24,8 @@ class Argument:
 
     Attributes:
         name: its keyword.
-        type: ``"int"``, ``"float"`` (an int is accepted and stored as a float), ``"bool"``, ``"str"``, or ``"ints"``, which
-            takes all positional values that are left.
+        type: ``"int"``, ``"float"`` (an int is accepted and stored as a float), ``"bool"``, ``"str"``, or
+            ``"ints"``, which takes all positional values that are left.
         help: what it means, for the documentation.
         default: the value without one; ``None``: none.
         inferable: whether it may be left to inference.

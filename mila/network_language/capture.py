@@ -189,10 +189,10 @@ class Capture:
         if len(self.nodes) == limits.MOST_NODES:
             raise call.place.error("E_RESOURCE", f"more than {limits.MOST_NODES:,} nodes")
         given = _named_arguments(operator, positional, keywords, call.place)
-        if operator.count is not None and operator.ports.inputs[0].variadic:
-            if given.setdefault(operator.count, len(inputs)) != len(inputs):
-                got = f"{operator.count}={shown(given[operator.count])}"
-                raise call.place.error("E_BINDING", f"{call.alias}: {len(inputs)} inputs, but {got}")
+        count = operator.count if operator.ports.inputs[0].variadic else None
+        if count is not None and given.setdefault(count, len(inputs)) != len(inputs):
+            message = f"{call.alias}: {len(inputs)} inputs, but {count}={shown(given[count])}"
+            raise call.place.error("E_BINDING", message)
         arguments, origins = normalized_arguments(operator, given, call.place)
         node = Node(node_id, operator, inputs, arguments, origins, settings, call.place)
         self._ids.add(node_id)
@@ -223,8 +223,12 @@ class Capture:
 class _Tensor:
     ref: Ref
 
+    def __repr__(self) -> str:
+        return f"the tensor {self.ref}"
+
 
 def _literal(value: _Tensor | Constant) -> object:
+    """Return what a literal says; a tensor stays what it is, and no argument accepts it."""
     return value.value if isinstance(value, Constant) else value
 
 
@@ -241,8 +245,9 @@ class _Binding:
         """Take the tensors out of ``positional`` and ``keywords``; return them by port."""
         bound: dict[str, Ref] = {}
         names = self._port_names(positional, keywords)
-        while positional and isinstance(positional[0], _Tensor) and len(bound) < len(names):
-            bound[names[len(bound)]] = positional.pop(0).ref
+        while positional and isinstance(tensor := positional[0], _Tensor) and len(bound) < len(names):
+            bound[names[len(bound)]] = tensor.ref
+            del positional[0]
         for name in names:
             if name not in keywords:
                 continue
@@ -262,7 +267,7 @@ class _Binding:
         if not missing:
             return
         if len(names) > 1:
-            raise self._error(f"input {missing[0]} is missing; an operator with several inputs names them all")
+            raise self._error(f"input {missing[0]} is missing; write {self._operator.alias}({', '.join(names)}, ...)")
         if self._current is None:
             message = "the operator before gave several tensors; say which one to read"
             raise self._place.error("E_CURRENT", f"{self._operator.alias}: {message}")
@@ -289,7 +294,7 @@ def _named_arguments(
 ) -> dict[str, object]:
     """Return the arguments of a call by name; their values are not checked yet."""
     given: dict[str, object] = {}
-    values = [_plain(value) for value in positional]
+    values = [_literal(value) for value in positional]
     slots = [argument for argument in operator.arguments if argument.positional]
     for slot in slots:
         if slot.type == "ints" and values:
@@ -298,21 +303,18 @@ def _named_arguments(
             given[slot.name] = values.pop(0)
     if values:
         count = f"at most {len(slots)} arguments by position"
-        raise place.error("E_ARGUMENT", f"{operator.alias} takes {count} after its tensors, got {len(positional)}")
+        by_name = listed(argument.name for argument in operator.arguments if not argument.positional)
+        message = f"{operator.alias} takes {count} after its tensors, got {len(positional)}; by name: {by_name}"
+        raise place.error("E_ARGUMENT", message)
     known = [argument.name for argument in operator.arguments]
     unknown = [name for name in keywords if name not in known]
     if unknown:
         ports = [port.name for port in operator.ports.inputs]
         hint = did_you_mean(unknown[0], [*known, *ports, *RESERVED])
-        message = f"{operator.alias} has no argument {listed(map(shown, unknown))}{hint}; it has {listed(known)}"
+        message = f"{operator.alias} has no argument {listed(map(shown, unknown))}; it has {listed(known)}{hint}"
         raise place.error("E_ARGUMENT", message)
     for name, value in keywords.items():
         if name in given:
             raise place.error("E_ARGUMENT", f"{operator.alias}: {name} is given twice, by position and by keyword")
-        given[name] = _plain(value)
+        given[name] = _literal(value)
     return given
-
-
-def _plain(value: _Tensor | Constant) -> object:
-    """Return a literal; a tensor stays what it is, and no argument accepts it."""
-    return value.value if isinstance(value, Constant) else value

@@ -86,14 +86,16 @@ def _input_dtypes(given: object, inputs: Mapping[str, object], dtype: str) -> di
     undeclared = [name for name in by_name if name not in inputs]
     if undeclared:
         raise NetworkError("E_SCHEMA", f"input_dtype names {listed(map(shown, undeclared))}, no input of input_shape")
-    result = {name: by_name.get(name, dtype) for name in inputs}
-    for name, input_dtype in result.items():
+    result: dict[str, str] = {}
+    for name in inputs:
+        input_dtype = by_name.get(name, dtype)
         if not isinstance(input_dtype, str) or input_dtype not in INPUT_DTYPES:
             message = f"the dtype of input {name} is one of {', '.join(INPUT_DTYPES)}, got {shown(input_dtype)}"
             raise NetworkError("E_SCHEMA", message)
         if input_dtype in NETWORK_DTYPES and input_dtype != dtype:
             message = f"a floating input has the network's dtype {dtype}, but input {name} is {input_dtype}"
             raise NetworkError("E_SCHEMA", message)
+        result[name] = input_dtype
     return result
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 from mila.errors import NetworkError
 from mila.network_language import limits
-from mila.network_language.shapes import Entry, NetworkShape
+from mila.network_language.shapes import Entry, NetworkShape, rows_of
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ class Facts:
         shape = self.shape(ref)
         if shape.rank is None:
             if not limits.LOWEST_RANK <= rank <= limits.HIGHEST_RANK:
-                supported = f"{limits.LOWEST_RANK} to {limits.HIGHEST_RANK} axes"
-                raise NetworkError("E_CONSTRAINT", f"{ref} would have {rank} axes (from {origin}), but {supported} are")
+                supported = f"a tensor has {limits.LOWEST_RANK} to {limits.HIGHEST_RANK}"
+                raise NetworkError("E_CONSTRAINT", f"{ref} would have {rank} axes (from {origin}); {supported}")
             shape.rank = Known(rank, origin)
             shape.sizes = [None] * (rank - 1)
             self.changed.add(ref)
@@ -85,10 +85,15 @@ class Facts:
         """Fix axis 0 of a tensor.
 
         Raises:
-            NetworkError: without a place: ``E_CONSTRAINT``.
+            NetworkError: without a place: ``E_CONSTRAINT``, ``E_RESOURCE``.
         """
         shape = self.shape(ref)
         if shape.batch is None:
+            rows, free = rows_of(batch)
+            most = limits.LARGEST_BATCH_MULTIPLE if free else limits.LARGEST_DIMENSION
+            if rows > most:
+                unit = " times B" if free else ""
+                raise NetworkError("E_RESOURCE", f"the batch of {ref} would be {batch}; at most {most:,}{unit}")
             shape.batch = Known(batch, origin)
             self.changed.add(ref)
         elif shape.batch.value != batch:
@@ -109,7 +114,9 @@ class Facts:
         if known is not None:
             return
         if size < 1:
-            raise NetworkError("E_CONSTRAINT", f"axis {axis} of {ref} would be {size} (from {origin}); at least 1 is")
+            raise NetworkError(
+                "E_CONSTRAINT", f"axis {axis} of {ref} would be {size} (from {origin}); it is at least 1"
+            )
         if size > limits.LARGEST_DIMENSION:
             message = f"axis {axis} of {ref} would be {size:,} (from {origin}); at most {limits.LARGEST_DIMENSION:,}"
             raise NetworkError("E_RESOURCE", message)

@@ -22,6 +22,8 @@ MOST_ELEMENTS = 268_435_456
 """Elements of one tensor, for one row of the batch where the batch is free."""
 LARGEST_BATCH_MULTIPLE = 1024
 MOST_STATE_BYTES = 64 * 1024**3
+MOST_PARAMETERS = 65_536
+"""Parameter tensors of a network."""
 MOST_SWEEPS = 256
 LONGEST_NAME = 64
 LARGEST_PLAN_BYTES = 16 * 1024**2

@@ -73,7 +73,7 @@ class Operator:
 
     Attributes:
         alias: its name in the text.
-        identity: name and version in saved plans, such as ``"gather_token@1"``; what it computes never changes under it.
+        identity: name and version in saved plans, such as ``"gather_token@1"``: it always computes the same.
         category: the family it is listed under.
         summary: one line.
         documentation: what it computes.
@@ -112,9 +112,11 @@ class Operator:
         if not (self.category and self.summary and self.documentation and self.examples):
             self._refuse("category, summary, documentation and an example are needed")
         names = [argument.name for argument in self.arguments]
-        ports = [port.name for port in self.ports.inputs]
-        if len({*names, *ports}) != len(names) + len(ports):
-            self._refuse("arguments and inputs have different names")
+        ports = [*self.ports.inputs, *self.ports.outputs]
+        taken = [*names, *(port.name for port in ports)]
+        numbered = [f"{port.name}[0-9]+" for port in ports if port.variadic]
+        if len(set(taken)) != len(taken) or any(re.fullmatch(stem, name) for stem in numbered for name in taken):
+            self._refuse("arguments, inputs and outputs all have different names")
         symbols = [argument.dimension for argument in self.arguments if argument.dimension is not None]
         if len(set(symbols)) != len(symbols) or not self.ports.symbols().issuperset(symbols):
             self._refuse("an argument stands for a symbol of the pattern, and one argument for each")

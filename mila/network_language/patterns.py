@@ -69,7 +69,7 @@ class ShapePattern:
     def symbols(self) -> set[str]:
         """Return the symbols of all axes but the batch and the run."""
         axes = (axis for port in (*self.inputs, *self.outputs) for axis in port.axes or ())
-        return {axis.symbol for axis in axes if axis.symbol not in (None, "B", RUN)}  # type: ignore[misc]
+        return {axis.symbol for axis in axes if axis.symbol is not None} - {"B", RUN}
 
 
 def parse_pattern(text: str) -> ShapePattern:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 
 from mila.errors import NetworkError
 from mila.network_language.operator import Operator
 from mila.network_language.wording import did_you_mean, shown
 
 
-class Registry(Mapping[str, Operator]):
-    """Operators by their name in the text; it never changes.
+class Registry(Collection[str]):
+    """Operators by their name in the text; it never changes. Iterating gives the names.
 
     Example:
         ``mila.resolve(source, ..., registry=BUILT_IN.extended(my_operator))``
@@ -26,15 +26,25 @@ class Registry(Mapping[str, Operator]):
                 )
             self._by_alias[operator.alias] = self._by_identity[operator.identity] = operator
 
+    @property
+    def operators(self) -> tuple[Operator, ...]:
+        """All operators, in the order in which they were declared."""
+        return tuple(self._by_alias.values())
+
     def extended(self, *operators: Operator) -> Registry:
         """Return a registry with more operators.
 
         Raises:
             NetworkError: ``E_REGISTRY``: a name or an identity that is taken.
         """
-        return Registry((*self._by_alias.values(), *operators))
+        return Registry((*self.operators, *operators))
 
     def __getitem__(self, alias: str) -> Operator:
+        """Return the operator of this name.
+
+        Raises:
+            NetworkError: ``E_OPERATOR``: there is none.
+        """
         if alias not in self._by_alias:
             raise NetworkError("E_OPERATOR", f"there is no operator {shown(alias)}{did_you_mean(alias, self)}")
         return self._by_alias[alias]

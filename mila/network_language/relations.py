@@ -77,10 +77,9 @@ class NodeView:
         """Fix an axis after the batch of a port whose rank is known."""
         self._facts.set_size(self.refs[port], axis, size, origin or self.node.label)
 
-    def batch(self, port: str) -> Entry | None:
-        """Return axis 0 of a port; ``None`` while it is unknown."""
-        known = self._facts.shape(self.refs[port]).batch
-        return None if known is None else known.value
+    def batch(self, port: str) -> Known | None:
+        """Return axis 0 of a port together with what it follows from; ``None`` while it is unknown."""
+        return self._facts.shape(self.refs[port]).batch
 
     def set_batch(self, port: str, batch: Entry) -> None:
         """Fix axis 0 of a port."""
@@ -112,6 +111,23 @@ class NodeView:
             for port, axis in places:
                 self.set_size(port, axis, int(first[2].value), first[2].origin)
 
+    def equal_batches(self, ports: Iterable[str]) -> None:
+        """Give several ports one batch."""
+        ports = tuple(ports)
+        first: tuple[str, Known] | None = None
+        for port in ports:
+            known = self._facts.shape(self.refs[port]).batch
+            if known is None:
+                continue
+            if first is None:
+                first = (port, known)
+            elif known.value != first[1].value:
+                both = f"the batch of {first[0]} is {first[1]}, but that of {port} is {known}"
+                self.refuse(f"{both}; they have to be equal")
+        if first is not None:
+            for port in ports:
+                self._facts.set_batch(self.refs[port], first[1].value, first[1].origin)
+
     def refuse(self, message: str, code: NetworkErrorCode = "E_CONSTRAINT") -> NoReturn:
         """Raise the error of this node; its place is added."""
         raise NetworkError(code, f"{self.node.operator.alias}: {message}")
@@ -119,27 +135,12 @@ class NodeView:
     def apply(self) -> None:
         """Add all that follows from the node for the shapes at its ports, in both directions."""
         operator = self.node.operator
-        self._share_batch()
+        shared = self.refs if operator.batch == "shared" else ()
+        self.equal_batches(shared)
         self._apply_pattern()
         if operator.relation is not None:
             operator.relation(self)
-            self._share_batch()
-
-    def _share_batch(self) -> None:
-        if self.node.operator.batch != "shared":
-            return
-        first: tuple[str, Known] | None = None
-        for port, ref in self.refs.items():
-            known = self._facts.shape(ref).batch
-            if known is None:
-                continue
-            if first is None:
-                first = (port, known)
-            elif known.value != first[1].value:
-                self.refuse(f"the batch of {first[0]} is {first[1]}, but that of {port} is {known}; they have to be equal")
-        if first is not None:
-            for ref in self.refs.values():
-                self._facts.set_batch(ref, first[1].value, first[1].origin)
+            self.equal_batches(shared)
 
     def _apply_pattern(self) -> None:
         run = self._run_length()
@@ -174,9 +175,7 @@ class NodeView:
         """Return the axes after the batch with their places, and fix the rank that they make."""
         expanded: list[Axis] = []
         for axis in axes[1:]:
-            expanded.extend(Axis(1, f"{RUN}{index}") for index in range(run)) if axis.symbol == RUN else expanded.append(
-                axis
-            )
+            expanded.extend([Axis(1, f"{RUN}{index}") for index in range(run)] if axis.symbol == RUN else [axis])
         rank = self.rank(port)
         if rank is not None and rank != len(expanded) + 1:
             text = f"[{', '.join(map(str, (axes[0], *expanded)))}]"
@@ -195,9 +194,11 @@ class NodeView:
         for argument in self.node.operator.arguments:
             value = None if argument.dimension is None else self.argument(argument.name)
             if value is not None:
-                origin = f"{argument.name}={value} of {self.node.label}"
-                known = self.inferred.get(argument.name, Known(value, origin))
-                values[argument.dimension] = (known, f"the argument {argument.name}")
+                given = Known(value, f"{argument.name}={value} of {self.node.label}")
+                values[argument.dimension] = (
+                    self.inferred.get(argument.name, given),
+                    f"the argument {argument.name}",
+                )
         for port, axis, dimension in places:
             known = self.known(port, axis)
             where = f"axis {axis} of {port}"

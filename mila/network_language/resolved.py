@@ -6,17 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import TYPE_CHECKING
 
-from mila.network_language import tables
+from mila.network_language import plan_json, tables
 from mila.network_language.arguments import Value
 from mila.network_language.operator import NodeShapes, Operator, Shape
 from mila.network_language.settings import Settings
 from mila.network_language.shapes import NetworkShape
 from mila.network_language.source import Place
-
-if TYPE_CHECKING:
-    from mila.network_language.registry import Registry
 
 
 @dataclass(frozen=True)
@@ -118,34 +114,13 @@ class ResolvedNetwork:
     @cached_property
     def semantic_digest(self) -> str:
         """SHA-256 of what the network computes: the same for every text that says the same."""
-        from mila.network_language import plan_json
-
         return plan_json.semantic_digest(self)
 
     @cached_property
     def artifact_digest(self) -> str:
         """SHA-256 of the whole saved plan, with the places of the calls in their text."""
-        from mila.network_language import plan_json
-
         return plan_json.artifact_digest(self)
 
     def to_json(self) -> str:
-        """Return the plan as canonical JSON; ``from_json`` and this again give the same bytes."""
-        from mila.network_language import plan_json
-
+        """Return the plan as canonical JSON; ``plan_from_json`` and this again give the same bytes."""
         return plan_json.to_json(self)
-
-    @classmethod
-    def from_json(cls, text: str | bytes, *, registry: Registry | None = None) -> ResolvedNetwork:
-        """Return the network of a saved plan, resolved again and compared with what was saved.
-
-        Args:
-            text: what ``to_json`` gave.
-            registry: the operators; by default those of Mila.
-
-        Raises:
-            NetworkError: ``E_SCHEMA``, ``E_STATE_VERSION``, ``E_INTEGRITY``, and all that a definition can be refused for.
-        """
-        from mila.network_language import plan_json
-
-        return plan_json.from_json(text, registry)

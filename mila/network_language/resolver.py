@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 
 from mila.errors import NetworkError
 from mila.network_language import limits
-from mila.network_language.capture import Captured, Node
-from mila.network_language.contracts import Contracts
+from mila.network_language.capture import Captured
+from mila.network_language.contracts import NETWORK_DTYPES, Contracts
 from mila.network_language.facts import Facts
 from mila.network_language.relations import NodeView
-from mila.network_language.shapes import row_elements, shape_text
+from mila.network_language.shapes import NetworkShape, row_elements, shape_text
 
 
 def check_graph(captured: Captured, contracts: Contracts) -> None:
@@ -59,9 +58,11 @@ def check_dtypes(captured: Captured, contracts: Contracts) -> dict[str, str]:
 
 
 def _dtype_advice(ref: str, expected: str) -> str:
+    if expected in NETWORK_DTYPES:
+        return "; embedding(...) makes vectors of ids"
     if not ref.startswith("input:"):
-        return ""
-    return f'; input_dtype={{"{ref.removeprefix("input:")}": "{expected}"}} would make it {expected}'
+        return "; activations are no ids"
+    return f'; say input_dtype={{"{ref.removeprefix("input:")}": "{expected}"}} if it holds {expected}'
 
 
 def solve(captured: Captured, contracts: Contracts) -> tuple[Facts, list[NodeView]]:
@@ -72,9 +73,10 @@ def solve(captured: Captured, contracts: Contracts) -> tuple[Facts, list[NodeVie
     """
     facts = Facts()
     for name, shape in contracts.inputs.items():
-        facts.set_shape(f"input:{name}", shape, f"the contract of input {name}")
+        facts.set_shape(f"input:{name}", shape, "input_shape" if [*contracts.inputs] == ["x"] else f"input {name}")
     for name, shape in contracts.outputs.items():
-        facts.set_shape(captured.outputs[name], shape, f"the contract of output {name}")
+        default = [*contracts.outputs] == ["output"]
+        facts.set_shape(captured.outputs[name], shape, "output_shape" if default else f"output {name}")
     views = [NodeView(node, facts) for node in captured.nodes]
     users: defaultdict[str, list[int]] = defaultdict(list)
     for index, view in enumerate(views):
@@ -104,12 +106,13 @@ def _apply(view: NodeView) -> None:
         raise node.place.error(error.code, error.message, node=node.id) from None
 
 
-def check_complete(facts: Facts, views: list[NodeView]) -> None:
-    """Raise unless everything is known and no tensor is beyond the limits.
+def complete_shapes(facts: Facts, views: list[NodeView]) -> dict[str, NetworkShape]:
+    """Return the shape of every tensor at a port of a node.
 
     Raises:
-        NetworkError: ``E_AMBIGUOUS``, ``E_UNRESOLVED``, ``E_RESOURCE``.
+        NetworkError: ``E_AMBIGUOUS`` or ``E_UNRESOLVED`` where something is unknown, ``E_RESOURCE``.
     """
+    shapes: dict[str, NetworkShape] = {}
     for view in views:
         node = view.node
         for port, ref in view.refs.items():
@@ -121,11 +124,13 @@ def check_complete(facts: Facts, views: list[NodeView]) -> None:
             if row_elements(shape) > limits.MOST_ELEMENTS:
                 message = f"{port} {shape_text(shape)} has {row_elements(shape):,} elements"
                 raise node.place.error("E_RESOURCE", f"{message}; at most {limits.MOST_ELEMENTS:,}", node=node.id)
+            shapes[ref] = shape
     for view in views:
-        missing = _open_arguments(view)
+        missing = [name for name in _open_arguments(view) if name != view.node.operator.stores_shape]
         if missing:
             message = f"{view.node.operator.alias}: {', '.join(missing)} follows from nothing; give a value"
             raise view.node.place.error("E_UNRESOLVED", message, node=view.node.id)
+    return shapes
 
 
 def _inference_advice(views: list[NodeView], ref: str) -> str:
@@ -138,35 +143,4 @@ def _inference_advice(views: list[NodeView], ref: str) -> str:
 
 
 def _open_arguments(view: NodeView) -> list[str]:
-    node = view.node
-    return [
-        argument.name
-        for argument in node.operator.arguments
-        if view.argument(argument.name) is None and argument.name != node.operator.stores_shape
-    ]
-
-
-def dtype_bytes(dtype: str) -> int:
-    """Return the bytes of an element of a network's dtype."""
-    return 4 if dtype == "float32" else 2
-
-
-def check_state(captured: Captured, parameters: Mapping[str, int], dtype: str) -> None:
-    """Raise if the parameters take more bytes than a network may have.
-
-    Args:
-        captured: the nodes.
-        parameters: elements by node.
-        dtype: the dtype of the network.
-
-    Raises:
-        NetworkError: ``E_RESOURCE``, at the node that exceeds them.
-    """
-    total = 0
-    for node in captured.nodes:
-        total += parameters[node.id] * dtype_bytes(dtype)
-        if total > limits.MOST_STATE_BYTES:
-            message = f"parameters of {total:,} bytes up to here; at most {limits.MOST_STATE_BYTES:,}"
-            raise node.place.error("E_RESOURCE", message, node=node.id)
-
-
+    return [item.name for item in view.node.operator.arguments if view.argument(item.name) is None]

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 from mila.errors import NetworkError
+from mila.network_language import limits
 from mila.network_language.arguments import Value
 from mila.network_language.capture import INFERRED, Capture, Captured
 from mila.network_language.contracts import Contracts, contract_names, read_contracts
-from mila.network_language.facts import Facts
 from mila.network_language.operators import BUILT_IN
 from mila.network_language.registry import Registry
 from mila.network_language.relations import NodeView
 from mila.network_language.resolved import ExternalTensor, ResolvedNetwork, ResolvedNode
-from mila.network_language.resolver import check_complete, check_dtypes, check_graph, check_state, solve
+from mila.network_language.resolver import check_dtypes, check_graph, complete_shapes, solve
 from mila.network_language.settings import check_targets
 from mila.network_language.shapes import Entry, NetworkShape
 from mila.network_language.source import parse
@@ -67,8 +68,8 @@ def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwor
     check_graph(captured, contracts)
     dtypes = check_dtypes(captured, contracts)
     facts, views = solve(captured, contracts)
-    check_complete(facts, views)
-    nodes = tuple(_resolved(view, facts) for view in views)
+    shapes = complete_shapes(facts, views)
+    nodes = tuple(_resolved(view, shapes) for view in views)
     inputs = tuple(
         ExternalTensor(name, f"input:{name}", shape, contracts.input_dtypes[name])
         for name, shape in contracts.inputs.items()
@@ -76,14 +77,13 @@ def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwor
     outputs = tuple(
         ExternalTensor(name, ref, contracts.outputs[name], dtypes[ref]) for name, ref in captured.outputs.items()
     )
-    network = ResolvedNetwork(inputs, outputs, nodes, contracts.dtype)
-    check_state(captured, network.parameter_counts(), contracts.dtype)
-    return network
+    _check_parameters(nodes, contracts.dtype)
+    return ResolvedNetwork(inputs, outputs, nodes, contracts.dtype)
 
 
-def _resolved(view: NodeView, facts: Facts) -> ResolvedNode:
+def _resolved(view: NodeView, by_ref: Mapping[str, NetworkShape]) -> ResolvedNode:
     node = view.node
-    shapes = {port: _complete(facts, ref) for port, ref in view.refs.items()}
+    shapes = {port: by_ref[ref] for port, ref in view.refs.items()}
     arguments: dict[str, Value] = dict(node.arguments)
     provenance = dict(node.origins)
     for name, known in view.inferred.items():
@@ -93,7 +93,7 @@ def _resolved(view: NodeView, facts: Facts) -> ResolvedNode:
         sizes = tuple(int(size) for size in shapes[view.outputs[0]][1:])
         if arguments.get(stored) != sizes:
             arguments[stored], provenance[stored] = sizes, INFERRED
-    resolved = ResolvedNode(
+    return ResolvedNode(
         node.id,
         node.operator,
         arguments,
@@ -105,16 +105,20 @@ def _resolved(view: NodeView, facts: Facts) -> ResolvedNode:
         node.settings,
         node.place,
     )
-    try:
-        check_targets(node.settings, resolved.parameter_shapes())
-    except NetworkError as error:
-        raise node.place.error(error.code, error.message, node=node.id) from None
-    return resolved
 
 
-def _complete(facts: Facts, ref: str) -> NetworkShape:
-    shape = facts.shape(ref).complete()
-    assert shape is not None  # check_complete has seen it
-    return shape
-
-
+def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str) -> None:
+    """Raise for settings of parameters that are not there, and for more state than a network may have."""
+    tensors = size = 0
+    for node in nodes:
+        shapes = node.parameter_shapes()
+        try:
+            check_targets(node.settings, shapes)
+        except NetworkError as error:
+            raise node.place.error(error.code, error.message, node=node.id) from None
+        tensors += len(shapes)
+        size += sum(map(prod, shapes.values())) * (4 if dtype == "float32" else 2)
+        if tensors > limits.MOST_PARAMETERS or size > limits.MOST_STATE_BYTES:
+            most = f"at most {limits.MOST_PARAMETERS:,} of {limits.MOST_STATE_BYTES:,} bytes"
+            message = f"up to here the network has {tensors:,} parameters of {size:,} bytes; {most}"
+            raise node.place.error("E_RESOURCE", message, node=node.id)

@@ -88,7 +88,7 @@ def _by_path(value: object, code: NetworkErrorCode, keyword: str) -> dict[str, o
 def _constant(path: str, value: object) -> float:
     if isinstance(value, int | float) and not isinstance(value, bool):
         with np.errstate(over="ignore"):
-            constant = float(np.float32(value))
+            constant = float(np.float32(float(value)))
         if math.isfinite(constant):
             return constant
     raise NetworkError("E_INITIALIZATION", f"init: {path} is a number that float32 holds, got {shown(value)}")

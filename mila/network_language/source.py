@@ -106,7 +106,9 @@ def _check_size(text: str) -> None:
     try:
         size = len(text.encode())
     except UnicodeEncodeError as error:
-        raise NetworkError("E_SYNTAX", f"the source is no Unicode text: half a surrogate pair at {error.start}") from None
+        raise NetworkError(
+            "E_SYNTAX", f"the source is no Unicode text: half a surrogate pair at {error.start}"
+        ) from None
     if size > limits.LARGEST_SOURCE_BYTES:
         raise NetworkError("E_RESOURCE", f"the source has {size:,} bytes; at most {limits.LARGEST_SOURCE_BYTES:,}")
     lines = text.count("\n") + 1
@@ -178,7 +180,7 @@ class _Reader:
         if not isinstance(node, ast.Assign):
             raise place.error(
                 "E_SYNTAX",
-                f"{_described(node)} is outside the language: write calls of operators, and assignments of their results",
+                f"{_described(node)} is outside the language: write calls of operators, and assignments of results",
             )
         if len(node.targets) != 1:
             raise place.error("E_SYNTAX", "an assignment has one target; write one assignment per name")

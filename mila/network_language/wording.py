@@ -5,7 +5,15 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-from mila.serialization.failures import shown as shown  # what a stranger wrote, as one short line
+from mila.serialization import failures
+
+
+def shown(value: object) -> str:
+    """Return what a stranger wrote as one short line."""
+    try:
+        return failures.shown(value)
+    except ValueError:  # Python writes no integers of thousands of digits
+        return f"{type(value).__name__} with too many digits to show"
 
 
 def listed(names: Iterable[str]) -> str:

@@ -8,7 +8,7 @@ from mila.serialization.export_folder import ExportFolder
 from mila.serialization.header import DEFAULT_HEADER_LIMIT, TensorEntry
 from mila.serialization.manifest import ArchiveMode
 from mila.serialization.model_folder import open_tensors
-from mila.serialization.resume import newest_complete
+from mila.serialization.resume import holds_checkpoints, newest_complete
 from mila.serialization.safetensors_reader import SafetensorsFile
 from mila.serialization.safetensors_writer import SafetensorsWriter, save_tensors
 from mila.serialization.sharded import ShardedTensors
@@ -38,6 +38,7 @@ __all__ = [
     "TensorSource",
     "TensorWriter",
     "format_dtype",
+    "holds_checkpoints",
     "newest_complete",
     "open_tensors",
     "parse_size",

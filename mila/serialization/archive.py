@@ -31,6 +31,7 @@ from mila.serialization.manifest import (
     manifest_bytes,
     read_manifest,
 )
+from mila.serialization.paths import checked_path
 from mila.serialization.safetensors_reader import SafetensorsFile
 from mila.serialization.safetensors_writer import SafetensorsWriter
 from mila.serialization.strict_json import read_json_object
@@ -46,7 +47,7 @@ class ModelArchive:
     """What reading and writing an archive share: its path, its mode, scopes, and which names it has."""
 
     def __init__(self, path: Path | str, mode: ArchiveMode, sequence: int | None) -> None:
-        self.path = Path(path)
+        self.path = checked_path(path)
         self.mode = mode
         self.sequence = sequence
         self._scopes: list[str] = []
@@ -227,7 +228,7 @@ class ArchiveReader(ModelArchive, ClosedAfterBlock):
 
     def __init__(self, path: Path | str) -> None:
         recover_folder(path)
-        manifest = read_manifest(Path(path))
+        manifest = read_manifest(checked_path(path))
         super().__init__(path, manifest.mode, manifest.sequence)
         self._files = dict(manifest.files)
         _check_sizes(self.path, manifest)

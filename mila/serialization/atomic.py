@@ -16,6 +16,7 @@ from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.blocks import FinishedAfterBlock
 from mila.serialization.failures import refusal, refusals
+from mila.serialization.paths import checked_path
 from mila.serialization.temporaries import PARTIAL, create_locked, discard, remove_left_behind
 
 
@@ -33,8 +34,9 @@ class AtomicFile(FinishedAfterBlock):
     """
 
     def __init__(self, path: Path | str, *, named: Path | None = None) -> None:
-        self.path = named or Path(path)
-        self._target = Path(path).absolute()
+        given = checked_path(path)
+        self.path = named or given
+        self._target = given.absolute()
         self._is_open = True
         with refusals(self.path, "could not be created"):
             if self._target.exists() and not (self._target.is_file() or self._target.is_symlink()):

@@ -18,6 +18,7 @@ from mila.errors import LifecycleError
 from mila.serialization import filesystem
 from mila.serialization.blocks import FinishedAfterBlock
 from mila.serialization.failures import refusal, refusals
+from mila.serialization.paths import checked_path
 from mila.serialization.temporaries import (
     PARTIAL,
     PREVIOUS,
@@ -37,7 +38,7 @@ class AtomicFolder(FinishedAfterBlock):
     """
 
     def __init__(self, final: Path | str) -> None:
-        self.final = Path(final)
+        self.final = checked_path(final)
         self._target = self.final.absolute()
         self._is_open = True
         recover_folder(self.final)
@@ -137,7 +138,7 @@ def recover_folder(final: Path | str) -> None:
     Raises:
         CheckpointError: the operating system refuses.
     """
-    target = Path(final).absolute()
+    target = checked_path(final).absolute()
     with refusals(final, "could not be opened"):
         if target.exists() or not target.parent.is_dir():
             return

@@ -17,6 +17,7 @@ from mila.serialization.atomic_folder import AtomicFolder, recover_folder
 from mila.serialization.blocks import FinishedAfterBlock
 from mila.serialization.failures import refusal, refusals, shown
 from mila.serialization.manifest import format_json, is_segment
+from mila.serialization.paths import checked_path
 from mila.serialization.regular_file import open_regular_file
 from mila.serialization.sharded_writer import ShardedWriter
 from mila.serialization.strict_json import read_json_object
@@ -41,7 +42,7 @@ class ExportFolder(FinishedAfterBlock):
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = checked_path(path)
         recover_folder(self.path)
         _require_replaceable(self.path)
         if not self.path.absolute().parent.is_dir():
@@ -77,7 +78,7 @@ class ExportFolder(FinishedAfterBlock):
             LifecycleError: the folder was closed.
             CheckpointError: a name that is taken or not allowed, or the operating system refuses.
         """
-        origin = Path(source)
+        origin = checked_path(source)
         path = self._new_file(origin.name)
 
         def copy(target: BinaryIO) -> None:

@@ -16,13 +16,16 @@ _STARTS = (
     (b"pk\x03\x04", f"a zip archive, as PyTorch's .bin and .pt files are; {CONVERT_PICKLES}"),
     (b"\x80\x02", f"a pickle, as PyTorch's .bin and .pt files are; {CONVERT_PICKLES}"),
     (b"gguf", f"a GGUF file; {CONVERT_GGUF}"),
+    (b"\xef\xbb\xbf", "a byte order mark before the text; save the file as UTF-8 without one"),
+    (b"\xff\xfe", "text in UTF-16 with a byte order mark; save the file as UTF-8 without one"),
+    (b"\xfe\xff", "text in UTF-16 with a byte order mark; save the file as UTF-8 without one"),
 )
 
 
 def foreign_content_hint(start: bytes) -> str | None:
     """Return what a file is whose first bytes are `start`, if it is something well known."""
     stripped = start[:64].lstrip().lower()
-    for signature, hint in _STARTS:
+    for signature, name in _STARTS:
         if stripped.startswith(signature):
-            return hint
+            return name
     return None

@@ -28,6 +28,8 @@ ALIASES_KEY = "mila.aliases"
 _FIELDS = frozenset({"dtype", "shape", "data_offsets"})
 _LARGEST_RANK = 64
 _LARGEST_SIZE = 2**63 - 1
+_LONGEST_PLAUSIBLE = 2**24
+"""The first bytes of something else make a longer length; a shorter one is that of a file that was cut."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,13 +82,15 @@ def header_length(start: bytes, file_size: int, path: Path | str, header_limit: 
     if len(start) < PREFIX_BYTES:
         raise refusal(path, expected="8 bytes of header length", got=f"a read of {len(start)}")
     length = int.from_bytes(start[:PREFIX_BYTES], "little")
-    hint = foreign_content_hint(start)
-    if length > header_limit:
-        raise refusal(path, expected=f"a header of at most {header_limit} bytes", got=str(length), hint=hint)
     available = file_size - PREFIX_BYTES
+    if length > max(_LONGEST_PLAUSIBLE, min(header_limit, available)):
+        foreign = foreign_content_hint(start)
+        if foreign is not None:
+            raise refusal(path, expected="a safetensors file", got=foreign)
+    if length > header_limit:
+        raise refusal(path, expected=f"a header of at most {header_limit} bytes", got=str(length))
     if length > available:
-        hint = hint or INCOMPLETE
-        raise refusal(path, expected=f"a header within the file's {available} bytes", got=str(length), hint=hint)
+        raise refusal(path, expected=f"a header within the file's {available} bytes", got=str(length), hint=INCOMPLETE)
     return length
 
 
@@ -117,8 +121,8 @@ def _metadata(value: object, path: Path | str) -> dict[str, str]:
 
 
 def _entry(name: str, value: object, data_length: int, path: Path | str) -> TensorEntry:
-    def refuse(expected: str, got: str) -> CheckpointError:
-        return refusal(path, tensor=name, expected=expected, got=got)
+    def refuse(expected: str, got: str, hint: str | None = None) -> CheckpointError:
+        return refusal(path, tensor=name, expected=expected, got=got, hint=hint)
 
     if not isinstance(value, dict):
         raise refuse("an object", shown(value))
@@ -136,14 +140,16 @@ def _entry(name: str, value: object, data_length: int, path: Path | str) -> Tens
     if bits is None:
         raise refuse("a size below 2**63", f"shape {shown(shape)}")
     if bits > 8 * data_length:
-        raise refuse(f"a size that fits the {data_length} bytes of data", f"{bits // 8} bytes for shape {shown(shape)}")
+        got = f"{bits // 8} bytes for shape {shown(shape)}"
+        raise refuse(f"a size that fits the {data_length} bytes of data", got, INCOMPLETE)
     if bits % 8:
         raise refuse("a whole number of bytes", f"{bits} bits for shape {shown(shape)} of {dtype_name}")
     if not isinstance(offsets, list) or len(offsets) != 2 or not all(_is_size(offset) for offset in offsets):
         raise refuse("data_offsets that are two non-negative integers", shown(offsets))
     begin, end = offsets
     if not begin <= end <= data_length:
-        raise refuse(f"data_offsets in order and within {data_length} bytes of data", shown(offsets))
+        hint = INCOMPLETE if begin <= end else None
+        raise refuse(f"data_offsets in order and within {data_length} bytes of data", shown(offsets), hint)
     if end - begin != bits // 8:
         raise refuse(f"{bits // 8} bytes for shape {shown(shape)} of {dtype_name}", str(end - begin))
     return TensorEntry(name, dtype_name, tuple(shape), begin, end)

@@ -11,6 +11,7 @@ from mila.serialization.atomic_folder import recover_folder
 from mila.serialization.failures import refusal, refusals, shown
 from mila.serialization.foreign_content import CONVERT_GGUF, CONVERT_PICKLES, INCOMPLETE
 from mila.serialization.header import DEFAULT_HEADER_LIMIT
+from mila.serialization.paths import checked_path
 from mila.serialization.safetensors_reader import SafetensorsFile
 from mila.serialization.sharded import (
     INDEX_NAME,
@@ -37,7 +38,7 @@ def open_tensors(
         CheckpointError: a folder with both or with neither, or what `SafetensorsFile` and `ShardedTensors` refuse. A
             folder of weights in another form, such as ``pytorch_model.bin``, is told how to be converted.
     """
-    given = Path(path)
+    given = checked_path(path)
     recover_folder(given)
     if not leads_to_folder(given):
         if given.name.endswith(_INDEX_ENDING):

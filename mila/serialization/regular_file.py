@@ -8,7 +8,8 @@ from io import FileIO
 from pathlib import Path
 from typing import NamedTuple, Self
 
-from mila.serialization.failures import operating_system_refusal, refusal, shown
+from mila.serialization.failures import operating_system_refusal, refusal
+from mila.serialization.paths import checked_path
 
 
 class FileIdentity(NamedTuple):
@@ -43,21 +44,20 @@ class FileIdentity(NamedTuple):
             raise refusal(named, expected="the file that was opened", got=got, hint="open it again")
 
 
-def open_regular_file(path: Path) -> FileIO:
+def open_regular_file(path: Path | str) -> FileIO:
     """Open a file for reading; links are followed.
 
     Raises:
         CheckpointError: no such file, one that may not be read, a folder, a pipe or a device, or a name that no system
             takes.
     """
+    path = checked_path(path)
     try:
         is_file = stat.S_ISREG(path.stat().st_mode)
         # Opening a pipe would wait for its other end.
         file = FileIO(path) if is_file else None
     except OSError as error:
         raise operating_system_refusal(path, "could not be opened", error) from error
-    except ValueError as error:
-        raise refusal(shown(str(path)), expected="a path that the system can open", got=str(error)) from error
     if file is None:
         raise refusal(path, expected="a file", got="a folder or a device")
     return file

@@ -9,7 +9,8 @@ from mila.errors import CheckpointError
 from mila.serialization.archive import ArchiveReader
 from mila.serialization.atomic_folder import recover_folder
 from mila.serialization.failures import operating_system_refusal
-from mila.serialization.manifest import ArchiveMode
+from mila.serialization.manifest import MANIFEST_NAME, ArchiveMode
+from mila.serialization.paths import checked_path
 from mila.serialization.temporaries import PREVIOUS, named_after
 
 
@@ -27,17 +28,27 @@ def newest_complete(folder: Path | str, pattern: str = "*") -> Path | None:
         CheckpointError: the folder exists and cannot be read.
     """
     best: tuple[int, str] | None = None
-    for name in _names(Path(folder)):
+    place = checked_path(folder)
+    for name in _names(place):
         if not fnmatchcase(name, pattern):
             continue
         try:
-            with ArchiveReader(Path(folder) / name) as archive:
+            with ArchiveReader(place / name) as archive:
                 mode, sequence = archive.mode, archive.sequence
         except CheckpointError:
             continue
         if mode is ArchiveMode.CHECKPOINT and sequence is not None:
             best = max(best, (sequence, name)) if best is not None else (sequence, name)
-    return None if best is None else Path(folder) / best[1]
+    return None if best is None else place / best[1]
+
+
+def holds_checkpoints(folder: Path) -> bool:
+    """Whether a folder is an archive, or has a complete checkpoint in it: what training leaves behind.
+
+    Raises:
+        CheckpointError: the folder exists and cannot be read.
+    """
+    return (folder / MANIFEST_NAME).exists() or newest_complete(folder) is not None
 
 
 def _names(folder: Path) -> list[str]:

@@ -28,6 +28,7 @@ from mila.serialization.header import (
     header_length,
     parse_header,
 )
+from mila.serialization.paths import checked_path
 from mila.serialization.regular_file import FileIdentity, fill, open_regular_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -51,7 +52,7 @@ class SafetensorsFile(ClosedAfterBlock):
     """
 
     def __init__(self, path: Path | str, header_limit: int = DEFAULT_HEADER_LIMIT) -> None:
-        self._path = Path(path)
+        self._path = checked_path(path)
         self._absolute_path = self._path.absolute()
         self._lock = threading.Lock()
         self._map: mmap.mmap | None = None

@@ -28,6 +28,7 @@ from mila.serialization.header import (
     TensorEntry,
     parse_header,
 )
+from mila.serialization.paths import checked_path
 from mila.serialization.tensor_writer import Contents, Declared, TensorWriter
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -50,7 +51,7 @@ class SafetensorsWriter(TensorWriter):
     def __init__(
         self, path: Path | str, header_limit: int = DEFAULT_HEADER_LIMIT, *, named: Path | None = None
     ) -> None:
-        super().__init__(named or Path(path))
+        super().__init__(named or checked_path(path))
         self._header_limit = header_limit
         self._entries: Mapping[str, TensorEntry] = {}
         self._data_start = 0

@@ -22,6 +22,7 @@ from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
 from mila.serialization.foreign_content import INCOMPLETE
 from mila.serialization.header import DEFAULT_HEADER_LIMIT, TensorEntry
+from mila.serialization.paths import checked_path
 from mila.serialization.safetensors_reader import SafetensorsFile
 from mila.serialization.strict_json import read_json_object
 
@@ -51,7 +52,7 @@ class ShardedTensors(ClosedAfterBlock):
     def __init__(
         self, path: Path | str, header_limit: int = DEFAULT_HEADER_LIMIT, *, follow_links: bool = False
     ) -> None:
-        given = Path(path)
+        given = checked_path(path)
         self._path = given / INDEX_NAME if leads_to_folder(given) else given
         shard_of = _read_index(self._path, header_limit)
         shard_names = sorted(set(shard_of.values()))
@@ -187,7 +188,7 @@ def leads_to_folder(path: Path) -> bool:
     """Whether a path leads to a folder; a name the system cannot take leads nowhere."""
     try:
         return path.is_dir()
-    except (OSError, ValueError):
+    except OSError:
         return False
 
 

@@ -19,6 +19,7 @@ from mila.serialization.atomic import write_file_atomically
 from mila.serialization.failures import refusal, refusals, shown
 from mila.serialization.header import DEFAULT_HEADER_LIMIT
 from mila.serialization.manifest import format_json
+from mila.serialization.paths import checked_path
 from mila.serialization.safetensors_writer import SafetensorsWriter, build_header
 from mila.serialization.sharded import INDEX_NAME, SINGLE_FILE_NAME
 from mila.serialization.sizes import parse_size
@@ -54,8 +55,8 @@ class ShardedWriter(TensorWriter):
         *,
         named: Path | None = None,
     ) -> None:
-        super().__init__(named or Path(folder))
-        self._folder = Path(folder)
+        self._folder = checked_path(folder)
+        super().__init__(named or self._folder)
         self._max_shard_bytes = parse_size(max_shard_bytes)
         self._header_limit = header_limit
         self._shard_of: dict[str, str] = {}

@@ -14,12 +14,13 @@ _SIZE = re.compile(
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "t": 4}
 
 
-def parse_size(size: str | int) -> int:
+def parse_size(size: str | int, argument: str = "size") -> int:
     """Return a size in bytes.
 
     Args:
         size: bytes, or a text such as ``"5GB"`` (5,000,000,000), ``"1.5 MiB"`` (1,572,864) or ``"200B"``: decimal
             units B, KB, MB, GB, TB and binary ones KiB, MiB, GiB, TiB, in any case. Parts of a byte are cut off.
+        argument: what the caller's function calls it, for the error.
 
     Raises:
         ConfigurationError: anything else, or less than one byte.
@@ -32,7 +33,9 @@ def parse_size(size: str | int) -> int:
     elif type(size) is int:
         found = size
     else:
-        raise ConfigurationError(f"expected a size such as '5GB', '512MiB' or a number of bytes, got {shown(size)}")
+        raise ConfigurationError(
+            f"{argument}: expected a size such as '5GB', '512MiB' or a number of bytes, got {shown(size)}"
+        )
     if found < 1:
-        raise ConfigurationError(f"expected a size of at least one byte, got {shown(size)}")
+        raise ConfigurationError(f"{argument}: expected a size of at least one byte, got {shown(size)}")
     return found

@@ -45,7 +45,7 @@ def read_json_object(path: Path | str, *, what: str = "file", limit: int = LARGE
         CheckpointError: no such file, one that may not be read, too long a one, or anything else than one strict JSON
             object; an empty file, a Git LFS pointer and HTML are called that.
     """
-    with BufferedReader(open_regular_file(Path(path))) as file, refusals(path, "could not be read"):
+    with BufferedReader(open_regular_file(path)) as file, refusals(path, "could not be read"):
         size = os.fstat(file.fileno()).st_size
         content = file.read(min(size, limit) + 1)  # a read sets aside all the bytes that it is asked for
     if len(content) > limit:
@@ -89,21 +89,21 @@ def parse_json_object(data: bytes, path: Path | str, *, what: str, longest_integ
 
 
 def _decode(data: bytes, path: Path | str, what: str) -> str:
+    if not data.lstrip(_WHITE_SPACE).startswith(b"{"):
+        raise _unexpected_start(data, path, what)
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         got = f"byte 0x{data[error.start]:02x} at {error.start}"
         raise refusal(path, expected=f"a {what} in UTF-8", got=got) from None
-    if not data.lstrip(_WHITE_SPACE).startswith(b"{"):
-        raise _unexpected_start(data, path, what)
     if "\0" in text:
         raise refusal(path, expected=f"a {what} padded with spaces", got=f"a NUL byte at {data.index(0)}")
     return text
 
 
 def _unexpected_start(data: bytes, path: Path | str, what: str) -> CheckpointError:
-    got = shown(data[:16]) if data else "nothing"
-    hint = foreign_content_hint(data) if data.strip(_WHITE_SPACE) else INCOMPLETE
+    got = foreign_content_hint(data) or (shown(data[:16]) if data else "nothing")
+    hint = None if data.strip(_WHITE_SPACE) else INCOMPLETE
     return refusal(path, expected=f"a {what} that starts with '{{'", got=got, hint=hint)
 
 

@@ -9,7 +9,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from mila.errors import CheckpointError
+from mila.models.hugging_face.folder import CONFIG_FILE
 from mila.serialization import ArchiveMode, ModelArchive, filesystem, newest_complete
+from mila.serialization.export_folder import EXPORT_MARK
+from mila.serialization.failures import refusals
+from mila.serialization.paths import checked_path
+from mila.serialization.sharded import INDEX_NAME, SINGLE_FILE_NAME
 
 _NAME = re.compile(r"step-(\d{8,})")
 #: What a checkpoint is called while it is removed.
@@ -20,7 +25,7 @@ class RunFolder:
     """Where a run keeps its checkpoints, as ``step-00001200``; made when the first is written."""
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = checked_path(path, "run folder")
 
     def checkpoint_path(self, step: int) -> Path:
         """Where the checkpoint after ``step`` updates is, or will be."""
@@ -30,7 +35,7 @@ class RunFolder:
         """Make the folder, and the folders above it.
 
         Raises:
-            CheckpointError: the operating system refuses.
+            CheckpointError: it is the folder of a model, or the operating system refuses.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -38,6 +43,8 @@ class RunFolder:
             raise CheckpointError(f"{self.path}: could not be created: {error.strerror}") from error
         if not os.access(self.path, os.W_OK | os.X_OK):
             raise CheckpointError(f"{self.path}: expected a folder that can be written to")
+        if self._holds_model():
+            raise CheckpointError(f"{self.path}: expected a folder for a run, got that of a model; use another one")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
@@ -88,6 +95,11 @@ class RunFolder:
                 if path.name.startswith(_REMOVED) and path.is_dir():
                     filesystem.remove_tree(path)
         return removed
+
+    def _holds_model(self) -> bool:
+        with refusals(self.path, "could not be read"):
+            names = {each.name for each in self.path.iterdir()}
+        return EXPORT_MARK in names or (CONFIG_FILE in names and not names.isdisjoint((SINGLE_FILE_NAME, INDEX_NAME)))
 
     def _set_aside(self, path: Path) -> bool:
         """Rename a checkpoint, so that a removal that is cut leaves nothing that looks complete."""

@@ -42,7 +42,8 @@ def sample_text(
         DataError: an empty prompt, or a character that the tokenizer does not know.
         ConfigurationError: a length below 0, or a language model that was built for training.
         LifecycleError: not built.
-        pydantic.ValidationError: a temperature that is negative or not finite, ``top_k`` below 1, a negative seed.
+        pydantic.ValidationError: a temperature that is negative or not finite, ``top_k`` below 1 or at temperature 0, a
+            negative seed.
     """
     if length < 0:
         raise ConfigurationError(f"length: expected 0 or more, got {length}")

@@ -56,7 +56,7 @@ def test_every_line_of_a_pipe_is_a_question(end: str, folder: Path) -> None:
 
 
 def test_json_is_a_document_per_answer(folder: Path) -> None:
-    result = chatted(folder, "\n".join(QUESTIONS), "--json", "--system", "it's")
+    result = chatted(folder, "\n".join(QUESTIONS), "--json", "--system", "it's", "--threads", "1")
     first, second = documents(result.stdout)
     talk = conversation(folder, system="it's")
     assert [first["text"], second["text"]] == [talk.ask(question).completion.text for question in QUESTIONS]
@@ -82,9 +82,23 @@ def test_a_full_context_drops_the_oldest_turns_and_says_so(folder: Path) -> None
     assert all(document["status"] in ("length", "stop") for document in told)
 
 
+def test_a_message_that_starts_with_a_slash_is_written_with_two(folder: Path) -> None:
+    (document,) = documents(chatted(folder, "//quick fox\n", "--json").stdout)
+    assert document["text"] == conversation(folder).ask("/quick fox").completion.text
+
+
+def test_help_says_the_commands(folder: Path) -> None:
+    result = chatted(folder, "/help\n")
+    assert (result.exit_code, result.stdout) == (0, "")
+    assert all(each in result.stderr for each in ("/reset", "/exit", "Ctrl-C", "//", "typed"))
+
+
 @pytest.mark.parametrize(
     ("given", "arguments", "code", "said"),
     [
+        ("/foo bar\n", [], 1, "expected /help, /reset or /exit, got '/foo'; a message that starts with a slash"),
+        ("/\n", [], 1, "got '/'"),
+        ("", ["--system", "\udcff"], 1, "--system: expected UTF-8, got byte 0xff at 0"),
         ("fox " * 200, [], 1, "no room to answer"),
         (b"\xff\xfe\n", [], 1, "UTF-8"),
         ("", ["--context-length", "121"], 2, "at most the model's 120"),
@@ -174,6 +188,9 @@ def test_ctrl_c_at_the_prompt_leaves(folder: Path) -> None:
         terminal.wait_for("> ")
         terminal.type("fox " * 200 + "\r")
         terminal.wait_for("no room to answer")  # and the conversation goes on
+        terminal.wait_for("> ")
+        terminal.type("/foo\r")
+        terminal.wait_for("expected /help, /reset or /exit")
         terminal.wait_for("> ")
         terminal.type("fox\r")
         terminal.wait_for("prompt tokens")

@@ -13,6 +13,8 @@ from typer.testing import CliRunner
 
 import mila
 from mila.cli.app import app
+from mila.cli.text_options import load_model
+from mila.devices import ExecutionContext
 from mila.generation import GenerationConfig
 from mila.generation.text import TextCompletion, TextTokenizer, generate_text
 from tests.cli.commands import environment, mila_command, mila_here
@@ -139,6 +141,30 @@ def test_memory_is_planned_for_what_is_needed(folder: Path) -> None:
     assert (full["status"], full["new_tokens"] + full["prompt_tokens"]) == ("context_limit", 96)
 
 
+def test_a_plan_that_the_models_context_cuts_is_said_once(folder: Path) -> None:
+    count = len(TextTokenizer.from_folder(folder).encode(PROMPT))
+    cut = generated(folder, "--max-new-tokens", "10000000").stderr
+    assert cut.count("note: the model's context is 96 tokens") == 1
+    assert f"{96 - count} new tokens at most" in cut
+    for arguments in ([], ["--max-new-tokens", str(96 - count)], ["--max-new-tokens", "500", "--context-length", "50"]):
+        assert "context is" not in generated(folder, *arguments).stderr
+
+
+def test_one_token_is_no_tokens(folder: Path) -> None:
+    prompt = TextTokenizer.from_folder(folder).decode(TextTokenizer.from_folder(folder).encode(PROMPT)[:1])
+    one = generated(folder, "--max-new-tokens", "0", prompt=prompt).stderr
+    assert "reserved for 1 token\n" in one
+    assert one.splitlines()[-1].startswith("1 prompt token in ")
+
+
+@pytest.mark.parametrize("threads", [None, 1, 2])
+def test_threads(threads: int | None, folder: Path) -> None:
+    loaded = load_model(folder, 8, threads=threads, quiet=True)
+    assert loaded.network.get_execution_context().threads == ExecutionContext("cpu", threads=threads).threads
+    options = [] if threads is None else ["--threads", str(threads)]
+    assert generated(folder, *options).stdout == expected(folder).text + "\n"
+
+
 # ---------------------------------------------------------------------- what is refused
 
 
@@ -148,8 +174,10 @@ def test_memory_is_planned_for_what_is_needed(folder: Path) -> None:
         (["--temperature", "inf"], 2, "--temperature: Input should be a finite number, got inf"),
         (["--top-p", "1.5"], 2, "--top-p: "),
         (["--repetition-penalty", "0"], 2, "--repetition-penalty: "),
-        (["--top-k", "5"], 2, "--top-k: expected a --temperature"),
+        (["--top-k", "5"], 2, "--top-k: expected only with a temperature above 0, got 5"),
+        (["--min-p", "0.1", "--temperature", "0"], 2, "--min-p: expected only with a temperature above 0, got 0.1"),
         (["--stop", ""], 2, "--stop"),
+        (["--stop", "é\udcff"], 1, "--stop: expected UTF-8, got byte 0xff at 2"),
         (["--context-length", "97"], 2, "at most the model's 96"),
         (["--context-length", "2"], 1, "expected at most the 2 tokens"),
     ],
@@ -168,7 +196,8 @@ def test_options_without_meaning(arguments: list[str], code: int, said: str, fol
         (None, b"", "standard input: expected a prompt, got nothing"),
         ("-", b"\n", "standard input: expected a prompt, got nothing"),
         ("the " * 100, None, "at most the 96 tokens"),
-        ("\udcff", None, "U+DCFF"),
+        ("é\udcff", None, "prompt: expected UTF-8, got byte 0xff at 2"),
+        ("\ud83d", None, "prompt: expected UTF-8, got U+D83D at 0"),
     ],
 )
 def test_prompts_that_are_refused(prompt: str | None, given: bytes | None, said: str, folder: Path) -> None:

@@ -39,6 +39,8 @@ def test_bytes_that_are_no_characters_of_the_output_are_replaced(tmp_path: Path,
         (["--prompt", "§"], 1, "U+00A7"),
         (["--prompt", ""], 1, "expected at least one token"),
         (["--temperature", "inf"], 2, "temperature"),
+        (["--temperature", "0", "--top-k", "3"], 2, "--top-k: expected only with a temperature above 0"),
+        (["--prompt", "\udcff"], 1, "--prompt: expected UTF-8, got byte 0xff"),
     ],
 )
 def test_what_cannot_be_sampled_is_one_line(run: Path, options: list[str], code: int, said: str) -> None:
@@ -51,6 +53,13 @@ def test_a_folder_without_a_model_is_refused(tmp_path: Path) -> None:
     result = mila_here("sample", tmp_path)
     assert (result.exit_code, result.stderr.count("\n")) == (1, 1)
     assert str(tmp_path) in result.stderr
+
+
+def test_a_model_folder_is_for_generate(tmp_path: Path, run: Path) -> None:
+    load_model(run).save_pretrained(tmp_path / "exported")
+    result = mila_here("sample", tmp_path / "exported")
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+    assert "mila generate" in result.stderr
 
 
 def test_a_model_without_a_tokenizer_is_refused(tmp_path: Path, run: Path) -> None:

@@ -35,6 +35,8 @@ from tests.core.parts import INFERENCE, SMALL_GPT, TRAINING, chain, drawn, gpt, 
     ("shape", "error"),
     [
         ((), ShapeError),
+        (None, ShapeError),
+        (b"23", ShapeError),
         ((0, 3), ShapeError),
         ((2, -1), ShapeError),
         ((2.0, 3), ShapeError),
@@ -59,6 +61,10 @@ def test_a_shape_that_is_none_is_refused(shape: Any, error: type[Exception]) -> 
         ({"prefill_size": True}, ShapeError),
         ({"max_seq_len": 0}, ShapeError),
         ({"capture": "block_0"}, ConfigurationError),
+        ({"capture": 3}, ConfigurationError),
+        ({"capture": [3]}, ConfigurationError),
+        ({"all_logits": 1}, ConfigurationError),
+        ({"layout": "poisoned"}, ConfigurationError),
     ],
 )
 def test_an_option_without_meaning_is_refused(options: dict[str, Any], error: type[Exception]) -> None:

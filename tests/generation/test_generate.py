@@ -99,10 +99,16 @@ def test_a_single_prompt_gives_one_completion_and_several_a_list() -> None:
     [
         ([], {}, TokenIdError, "row 0: expected at least one"),
         ([[1], []], {}, TokenIdError, "row 1: expected at least one"),
-        ("ab", {}, TokenIdError, "row 0: expected a sequence of token ids, got str"),
+        ("ab", {}, TokenIdError, "token ids, got str; texts are for mila.generation.text.generate_text"),
         ([[1], [2], [3]], {}, ShapeError, "expected 1 to 2 prompts, got 3"),
         (drawn(CONTEXT + 1), {}, ShapeError, "row 0 has 25 tokens, and the context 24"),
         ([1], {"vocabulary": 99}, ConfigurationError, "at most 23 ids, got 99"),
+        (
+            [1],
+            {"stop_tokens": [2, 10**9]},
+            TokenIdError,
+            "stop_tokens: .* from 0 to 22, got 1000000000",
+        ),
         ([1], {"config": GenerationConfig(), "seed": 1}, ConfigurationError, "config or its fields, got both: seed"),
         ([1], {"beams": 1}, ValidationError, "beams"),
     ],
@@ -127,6 +133,16 @@ def test_a_seed_decides_whatever_else_is_in_the_batch(kind: str) -> None:
     assert tuple(stream(model, PROMPTS[0], config)) == together[0].tokens
     other = generate(model, PROMPTS, config.model_copy(update={"seed": 4}))
     assert [c.tokens for c in other] != [c.tokens for c in together]
+
+
+@pytest.mark.parametrize(
+    ("answer", "count"),
+    [(None, 3), (True, 3), (0, 3), (0.0, 3), ("", 3), (np.True_, 3), (np.int64(0), 3), (False, 1), (np.False_, 1)],
+    ids=repr,
+)
+def test_only_a_false_boolean_of_a_callback_cancels(answer: Any, count: int) -> None:
+    completion = built("gpt").generate([1, 2], max_new_tokens=3, on_token=lambda row, token: answer)
+    assert (len(completion.tokens), completion.status is Status.CANCELLED) == (count, count == 1)
 
 
 def test_a_callback_sees_every_token_and_cancels_its_row() -> None:

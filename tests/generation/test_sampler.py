@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from typing import Any
 
 import ml_dtypes
@@ -80,6 +81,31 @@ def test_a_penalty_is_for_every_token_that_was_there() -> None:
     np.testing.assert_allclose(rewarded.distribution(0, logits), softmax([4.0, -1.0, 1.5, -1.0, 0.0]), rtol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+@pytest.mark.parametrize("fields", [{}, {"top_k": 3}, {"top_p": 0.9}, {"min_p": 0.1}, {"repetition_penalty": 1e-3}])
+@pytest.mark.parametrize("temperature", [5e-324, 1e-320, 1e-45, 1e-38, 1e-10, 1e38, 1e39, 1.7e308])
+def test_every_temperature_is_as_meant(temperature: float, fields: dict[str, Any], dtype: Any) -> None:
+    """Small ones take the likeliest, and large ones make all alike; never an id outside, never a warning."""
+    logits = np.array([-1.0, 3.0, 2.0, -np.inf, np.finfo(dtype).min, -3.0], dtype)
+    chooser = Sampler(GenerationConfig(temperature=temperature, **fields), 6, np.dtype(dtype), ONE_ROW)
+    chances = chooser.distribution(0, logits)
+    assert chances[3] == 0
+    assert chances.sum() == pytest.approx(1)
+    if temperature < 1:
+        assert chances.tolist() == [0, 1, 0, 0, 0, 0]
+        assert {chooser.choose(0, logits) for _ in range(8)} == {1}
+    else:
+        assert {chooser.choose(0, logits) for _ in range(20)} <= {0, 1, 2, 4, 5}
+        assert chances[1] == pytest.approx(chances[2])
+
+
+@pytest.mark.parametrize("penalty", [1e-3, 1e3])
+def test_the_largest_penalties_leave_numbers(penalty: float) -> None:
+    prompt = [np.arange(4, dtype=np.int32)]
+    logits = np.array([1e30, -1e30, 0.0, -np.inf], np.float32)
+    assert sampler(4, prompt, repetition_penalty=penalty).choose(0, logits) == 0
+
+
 def softmax(scores: list[float]) -> NDArray[np.float64]:
     weights = np.exp(np.array(scores))
     result: NDArray[np.float64] = weights / weights.sum()
@@ -146,6 +172,19 @@ def test_all_dtypes_of_logits(dtype: Any) -> None:
         {"min_p": -0.1},
         {"min_p": 1.1},
         {"repetition_penalty": 0.0},
+        {"repetition_penalty": 1e-300},
+        {"repetition_penalty": 1e300},
+        {"temperature": np.True_},
+        {"temperature": np.array(1.0)},
+        {"temperature": Decimal(1)},
+        {"min_p": np.False_},
+        {"seed": np.True_},
+        {"max_new_tokens": np.float64(2)},
+        {"stop_tokens": np.array([1.0])},
+        {"stop_tokens": np.array([[1]])},
+        {"top_k": 5},
+        {"top_p": 0.5, "temperature": 0.0},
+        {"min_p": 0.5},
         {"seed": -1},
         {"stop_tokens": [-1]},
         {"stop_tokens": [True]},
@@ -160,6 +199,21 @@ def test_options_without_meaning_are_refused(fields: dict[str, Any]) -> None:
         GenerationConfig(**fields)
 
 
+def test_numbers_of_numpy_are_taken_as_pythons() -> None:
+    integers: dict[str, Any] = {
+        "max_new_tokens": np.int64(2),
+        "top_k": np.uint8(3),
+        "seed": np.int32(4),
+        "vocabulary": np.int16(9),
+    }
+    floats: dict[str, Any] = {"temperature": np.float32(0.5), "top_p": np.float64(0.5), "min_p": np.float16(0.25)}
+    others: dict[str, Any] = {"repetition_penalty": np.int64(2), "stop_tokens": np.array([5, 6])}
+    config = GenerationConfig(**integers, **floats, **others)
+    found = [config.max_new_tokens, config.top_k, config.seed, config.vocabulary, *config.stop_tokens]
+    assert (found, {type(value) for value in found}) == ([2, 3, 4, 9, 5, 6], {int})
+    assert [config.temperature, config.top_p, config.min_p, config.repetition_penalty] == [0.5, 0.5, 0.25, 2.0]
+
+
 def test_a_vocabulary_of_more_ids_than_logits_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="vocabulary: expected at most 3 ids, got 4"):
         sampler(3, vocabulary=4)
@@ -171,7 +225,8 @@ def test_choosing_allocates_nothing_of_the_size_of_the_vocabulary(
     logits: NDArray[np.float64], temperature: float
 ) -> None:
     """With every filter, and where all are equally likely."""
-    fields = {"top_k": 40_000, "top_p": 0.9, "min_p": 1e-4, "repetition_penalty": 1.1}
+    filters = {"top_k": 40_000, "top_p": 0.9, "min_p": 1e-4} if temperature else {}
+    fields = {"repetition_penalty": 1.1, **filters}
     prompt = [np.arange(0, 50_000, 50, dtype=np.int32)]
     chooser = sampler(50_000, prompt, temperature=temperature, **fields)
     array = logits.astype(np.float32)

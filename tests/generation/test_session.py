@@ -109,7 +109,7 @@ def test_a_window_limits_how_far_back_a_row_can_go() -> None:
     model = built("window", chunk=2)
     session = model.decoding_session
     session.prefill([drawn(15)])
-    with pytest.raises(ShapeError, match=r"row 0 can go back to 0 or 1[0-9] … 15 tokens, got 3"):
+    with pytest.raises(ShapeError, match=r"row 0 can go back to lengths of 0 or 1[0-9] … 15, got 3"):
         session.rewind(0, 3)
     assert len(session.held(0)) == 15
 
@@ -188,11 +188,11 @@ def test_a_full_row_takes_no_more() -> None:
     model = built("gpt")
     model.prefill([drawn(CONTEXT - 1)])
     model.decode([1])
-    with pytest.raises(ShapeError, match=f"row 0 holds all {CONTEXT} positions"):
+    with pytest.raises(ShapeError, match=f"the context of row 0 is full: {CONTEXT} positions"):
         model.decode([1])
-    with pytest.raises(ShapeError, match="expected 1 to 1 tokens, got 2"):
+    with pytest.raises(ShapeError, match="expected 1 token, got 2"):
         model.decode([1, 1])
-    with pytest.raises(ShapeError, match="expected a row from 0 to 0, got 1"):
+    with pytest.raises(ShapeError, match="expected row 0, got 1"):
         model.decoding_session.held(1)
 
 

@@ -57,7 +57,7 @@ def test_a_vocabulary_with_gaps_reaches_to_its_largest_id(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("token", [-1, 400, 2**32 + 5])
 def test_an_id_outside_the_vocabulary_is_named(token: int, tmp_path: Path) -> None:
-    with pytest.raises(TokenIdError, match=f"got {token} at position 1"):
+    with pytest.raises(TokenIdError, match=f"tokens, place 1: expected a token id from 0 to .*, got {token}"):
         read_folder(tmp_path).decode([3, token])
 
 
@@ -211,8 +211,12 @@ def test_what_is_no_tokenizer_is_said(content: bytes, said: str, tmp_path: Path)
 
 
 def test_a_folder_without_a_tokenizer_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="mila sample"):
+    with pytest.raises(CheckpointError, match="got no tokenizer$"):
         TextTokenizer.from_folder(tmp_path)
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "manifest.json").write_text("{}")
+    with pytest.raises(CheckpointError, match="mila sample"):
+        TextTokenizer.from_folder(tmp_path / "run")
     (tmp_path / "tokenizer.model").write_bytes(b"\n")
     with pytest.raises(CheckpointError, match=r"tokenizer\.model: .* transformers\s+converts"):
         TextTokenizer.from_folder(tmp_path)
@@ -234,6 +238,7 @@ def test_a_folder_without_a_tokenizer_is_explained(tmp_path: Path) -> None:
         ({"do_sample": True}, {"temperature": 1.0}),
         ({"do_sample": True, "temperature": 0.6, "top_p": 0.9, "top_k": 0}, {"temperature": 0.6, "top_p": 0.9}),
         ({"do_sample": True, "top_k": 20, "min_p": None}, {"temperature": 1.0, "top_k": 20}),
+        ({"do_sample": True, "temperature": 0.0, "top_k": 20}, {"temperature": 0.0}),
     ],
 )
 def test_recommended_sampling(content: dict[str, Any] | None, expected: dict[str, Any], tmp_path: Path) -> None:

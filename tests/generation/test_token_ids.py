@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from mila.errors import TokenIdError
+from mila.generation import is_single_prompt
 from tests.generation.models import VOCABULARY, built
 
 WRONG_IDS = [2**32 + 5, -1, VOCABULARY, 2**70, 1.0, True, "1", None, np.float32(1), np.True_, np.int64(2**32 + 5)]
@@ -34,9 +35,9 @@ def test_a_wrong_id_is_named_with_its_row_and_place(wrong: Any) -> None:
     [
         ([], "at least one token id, got none"),
         (np.empty(0, np.int32), "at least one token id, got none"),
-        ("12", "a sequence of token ids, got str"),
-        (7, "a sequence of token ids, got int"),
-        ({1, 2}, "a sequence of token ids, got set"),
+        ("12", "token ids, got str; texts are for mila.generation.text.generate_text"),
+        (7, "expected token ids, got int"),
+        ({1, 2}, "expected token ids, got set"),
         (np.ones((2, 2), np.int32), "one axis, got shape"),
         (np.array([1.0, 2.0]), "place 0: expected a token id from 0 to 22, got np.float64"),
         (np.array([True]), "place 0: .* got np.True_"),
@@ -64,3 +65,17 @@ def test_all_integers_are_ids(prompt: Sequence[int]) -> None:
     model = built("gpt")
     model.prefill([prompt])
     assert model.decoding_session.held(0) == (1, 2, 22)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [None, 5, "ab", b"ab", {1, 2}, {1: 2}, (i for i in [1]), np.array(3)],
+    ids=lambda given: type(given).__name__,
+)
+def test_what_is_no_sequence_counts_as_one_wrong_prompt(given: Any) -> None:
+    assert is_single_prompt(given)
+
+
+def test_one_prompt_or_several() -> None:
+    assert all(map(is_single_prompt, ([], [1], (1, 2), np.array([1]), np.array([], np.int32))))
+    assert not any(map(is_single_prompt, ([[1]], [[]], ((1, 2), (3,)), [np.array([1])], np.array([[1]]))))

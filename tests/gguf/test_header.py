@@ -69,6 +69,14 @@ FAULTS: dict[str, tuple[bytes, str]] = {
 }
 
 
+def test_wherever_a_download_was_cut_it_is_called_incomplete(tmp_path: Path) -> None:
+    path, content = tmp_path / "model.gguf", gguf_bytes({"one": ["two", "three"], "four": 5}, {"a": ONE, "b": ONE})
+    for length in range(4, len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"truncated, an incomplete download\?$"):
+            import_gguf(path, tmp_path / "out")
+
+
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_malformed_file_is_one_error(name: str, tmp_path: Path) -> None:
     content, message = FAULTS[name]

@@ -14,6 +14,8 @@ from mila.components import (
     ChunkConfig,
     Concat,
     ConcatConfig,
+    CrossAttention,
+    CrossAttentionConfig,
     Flatten,
     FlattenConfig,
     Mean,
@@ -89,3 +91,39 @@ def test_agrees_with_pytorch(
     for got, value in pairs:
         tolerance = TOLERANCE[dtype]
         np.testing.assert_allclose(got, value.detach().numpy(), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize(("bias", "context_dim"), [(True, 5), (False, 8)])
+def test_cross_attention_agrees_with_pytorch(bias: bool, context_dim: int, dtype: str) -> None:
+    random = np.random.default_rng(5)
+    shapes = {"x": (2, 7, 8), "context": (2, 5, context_dim)}
+    config = CrossAttentionConfig(embedding_dim=8, num_heads=2, context_dim=context_dim, bias=bias)
+    component = CrossAttention("component", config, device="cpu", dtype=dtype)
+    component.build(BuildContext(shapes, RuntimeMode.TRAINING))
+    names = component.get_parameter_names()
+    values = {name: random.standard_normal(p.shape) for name, p in zip(names, component.get_parameters(), strict=True)}
+    for name, value in values.items():
+        component.load_parameter(name, value.astype(dtype))
+    x, context = (random.standard_normal(shape).astype(dtype) for shape in shapes.values())
+    dy = random.standard_normal(x.shape).astype(dtype)
+
+    variables = {name: torch.from_numpy(v.astype(dtype)).requires_grad_() for name, v in values.items()}
+    inputs = [torch.from_numpy(a.copy()).requires_grad_() for a in (x, context)]
+
+    def project(name: str, of: Any) -> Any:
+        return torch.nn.functional.linear(of, variables[f"{name}.weight"], variables.get(f"{name}.bias"))
+
+    def heads(of: Any) -> Any:
+        return of.reshape(2, -1, 2, 4).transpose(1, 2)
+
+    q, k, v = project("q_proj", inputs[0]), project("k_proj", inputs[1]), project("v_proj", inputs[1])
+    attended = torch.nn.functional.scaled_dot_product_attention(heads(q), heads(k), heads(v))
+    expected = project("out_proj", attended.transpose(1, 2).reshape(2, 7, 8))
+    expected.backward(torch.from_numpy(dy))
+
+    made = [component.forward(x, context), *component.backward(x, context, dy), *component.get_gradients()]
+    wanted = [expected.detach(), *(a.grad for a in inputs), *(variables[name].grad for name in names)]
+    for got, value in zip(made, wanted, strict=True):
+        limit = 10 * TOLERANCE[dtype]
+        np.testing.assert_allclose(got, value.numpy(), rtol=limit, atol=limit * max(1, np.abs(value.numpy()).max()))

@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 
-from mila.components import Dropout
 from mila.core import Component, TrainingStep
 from mila.devices import ExecutionContext
 from tests.promises.case import TRAINING, Array, Case
@@ -58,7 +57,7 @@ class Function:
         component = self._build()
         self.inputs = case.inputs(component)
         self.component = component
-        self.is_random = any(isinstance(part, Dropout) and part.config.probability > 0 for part in component.walk())
+        self.is_random = any(part.is_random and part.config.probability > 0 for part in component.walk())
         outputs = as_tuple(component.forward(*self.inputs))
         self.weights = [] if isinstance(component, TrainingStep) else output_weights(outputs)
         self.size = sum(float(np.abs(w * y).sum()) for w, y in zip(self.weights, outputs, strict=False)) or 1.0

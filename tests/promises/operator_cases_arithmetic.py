@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from mila.components import (
     Add,
@@ -37,7 +38,7 @@ BOUNDS = [
     {"minimum": 0.0, "maximum": 9.0},
     {"minimum": 0.3, "maximum": 0.3},
 ]
-GAMMAS = [{}, {"init_value": 0.7}, {"trainable": False}, {"init_value": -1.5, "trainable": False}]
+GAMMAS: list[dict[str, Any]] = [{}, {"init_value": 0.7}, {"trainable": False}, {"init_value": -1.5, "trainable": False}]
 STRETCHED: list[Shapes] = [
     {"a": (2, 5, 3), "b": (2, 1, 3)},
     {"a": (3, 1), "b": (3, 7)},

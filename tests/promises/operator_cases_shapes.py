@@ -10,6 +10,8 @@ from mila.components import (
     ChunkConfig,
     Concat,
     ConcatConfig,
+    ContextAttention,
+    CrossAttention,
     Flatten,
     Mean,
     Pad,
@@ -24,8 +26,8 @@ from mila.components import (
     TransposeConfig,
 )
 from mila.core import CompositeComponent, Graph, Reference
-from mila.errors import ShapeError
-from tests.promises.case import Case, Refused, constructor, family
+from mila.errors import ConfigurationError, ShapeError
+from tests.promises.case import INFERENCE, Case, Refused, constructor, family
 from tests.promises.refused_cases import build_refusal, config_refusal
 from tests.promises.structures import EMPTY, WIDTH, EmptyConfig, linear
 
@@ -71,14 +73,29 @@ ORDERS = [
     *family(Permute, {}, [{"axes": (2, 1)}, {"axes": (1, 2)}], [(2, 5, 3), (1, 1, 7)]),
     *family(Permute, {}, [{"axes": (3, 1, 2)}, {"axes": (2, 3, 1)}], [(2, 3, 5, 4)]),
     *family(Transpose, {"dim0": 1}, [{"dim1": 2}, {"dim1": 1}], [(2, 5, 3), (2, 3, 5, 4)]),
-    *family(Transpose, {"dim0": 3}, [{"dim1": 1}, {"dim1": 2}], [(2, 3, 5, 4)]),
+    *family(Transpose, {}, [{"dim0": 3, "dim1": 1}, {"dim0": 3, "dim1": 2}], [(2, 3, 5, 4)]),
 ]
 ENDS = [
     *family(Pad, {"pairs": ((1, 2),)}, [{}, {"value": 0.5}, {"mode": "replicate"}], [(2, 5), (3, 5, 3), (2, 3, 1, 4)]),
-    *family(Pad, {"pairs": ((2, 1),), "mode": "reflect"}, [{}], [(2, 3), (3, 5, 7), (2, 3, 1, 4)]),
-    *family(Pad, {"pairs": ((1, 0), (0, 3))}, [{}, {"value": -1.5}, {"mode": "replicate"}], [(2, 5, 3), (2, 3, 1, 4)]),
-    *family(Pad, {"pairs": ((1, 1), (2, 1)), "mode": "reflect"}, [{}], [(2, 4, 3)], takes=longer_than(2)),
-    *family(Pad, {"pairs": ((1, 0), (2, 1), (0, 2)), "mode": "reflect"}, [{}], [(2, 4, 3, 2)], takes=longer_than(2)),
+    *family(Pad, {"pairs": ((2, 1),), "mode": "reflect"}, [{}], [(2, 3), (3, 5, 7), (2, 3, 1, 4)], suffix="reflect"),
+    *family(
+        Pad,
+        {"pairs": ((1, 0), (0, 3))},
+        [{}, {"value": -1.5}, {"mode": "replicate"}],
+        [(2, 5, 3), (2, 3, 1, 4)],
+        suffix="two axes",
+    ),
+    *family(
+        Pad, {"pairs": ((1, 1), (2, 1)), "mode": "reflect"}, [{}], [(2, 4, 3)], suffix="reflect", takes=longer_than(2)
+    ),
+    *family(
+        Pad,
+        {"pairs": ((1, 0), (2, 1), (0, 2)), "mode": "reflect"},
+        [{}],
+        [(2, 4, 3, 2)],
+        suffix="reflect",
+        takes=longer_than(2),
+    ),
     *family(Pad, {"pairs": ((1, 0), (2, 1), (0, 2))}, [{"mode": "replicate"}, {}], [(2, 4, 3, 2)]),
 ]
 REDUCTIONS = [
@@ -86,9 +103,9 @@ REDUCTIONS = [
         case
         for component in (Mean, Sum)
         for case in (
-            *family(component, {"dim": 1}, [{}, {"keepdim": True}], [(3, 5), (2, 5, 3), (2, 3, 1, 4)]),
-            *family(component, {"dim": 2}, [{"keepdim": True}, {}], [(2, 3, 5), (2, 3, 5, 4)]),
-            *family(component, {"dim": 3}, [{}, {"keepdim": True}], [(2, 3, 5, 4)]),
+            *family(component, {}, [{"dim": 1}, {"dim": 1, "keepdim": True}], [(3, 5), (2, 5, 3), (2, 3, 1, 4)]),
+            *family(component, {}, [{"dim": 2, "keepdim": True}, {"dim": 2}], [(2, 3, 5), (2, 3, 5, 4)]),
+            *family(component, {}, [{"dim": 3}, {"dim": 3, "keepdim": True}], [(2, 3, 5, 4)]),
         )
     )
 ]
@@ -111,10 +128,40 @@ class Rearranged(CompositeComponent[EmptyConfig]):
         return graph.add(Flatten("flat"), graph.add(linear("last", 6, 2), h))
 
 
-STRUCTURE = Case(
-    "Rearranged", constructor(Rearranged, EMPTY), (EMPTY,), (3, 4, WIDTH), takes=of_input(lambda got: got == 4)
-)
-SHAPE_CASES: list[Case] = [*CUTS, *JOINS, *ORDERS, *ENDS, *REDUCTIONS, STRUCTURE]
+class OneRow(CompositeComponent[EmptyConfig]):
+    """Another shape and back between two projections, built for a single position."""
+
+    config_class = EmptyConfig
+
+    def compose(self, graph: Graph, *inputs: Reference) -> Reference:
+        h = graph.add(linear("first"), *inputs)
+        h = graph.add(Reshape("apart", ReshapeConfig(dims=(2, 1, WIDTH // 2))), h)
+        return graph.add(linear("last"), graph.add(Flatten("flat"), h))
+
+
+ATTENTION = {"num_heads": 2, "head_dim": 3}
+HEADS = {"queries": (2, 5, 6), "keys": (2, 3, 6), "values": (2, 3, 6)}
+CROSS = {"embedding_dim": 6, "num_heads": 2}
+CONTEXTS = [
+    *family(ContextAttention, ATTENTION, [{}, {"probability": 0.5}], [HEADS, (1, 4, 6)]),
+    *family(ContextAttention, {}, [{"num_heads": 1, "head_dim": 1}], [(2, 1, 1), (1, 3, 1)]),
+    *family(ContextAttention, {}, [{"num_heads": 3, "head_dim": 5}], [(1, 7, 15)]),
+    *family(
+        CrossAttention,
+        {**CROSS, "context_dim": 5},
+        [{}, {"bias": False}, {"trainable": False}, {"dropout": 0.5}],
+        [{"x": (2, 5, 6), "context": (2, 3, 5)}, {"x": (1, 1, 6), "context": (1, 7, 5)}],
+    ),
+    *family(CrossAttention, {}, [CROSS], [{"x": (2, 3, 6), "context": (2, 5, 6)}]),
+    *family(CrossAttention, {}, [{"embedding_dim": 3, "num_heads": 3}], [(2, 4, 3)]),
+]
+
+
+STRUCTURES = [
+    Case("Rearranged", constructor(Rearranged, EMPTY), (EMPTY,), (3, 4, WIDTH), takes=of_input(lambda got: got == 4)),
+    Case("OneRow", constructor(OneRow, EMPTY), (EMPTY,), (1, 1, WIDTH)),
+]
+SHAPE_CASES: list[Case] = [*CUTS, *JOINS, *ORDERS, *ENDS, *REDUCTIONS, *CONTEXTS, *STRUCTURES]
 
 ROWS = [(8, 128, 256)]
 WIDE = [(8, 128, 512)]
@@ -132,6 +179,8 @@ LARGE_SHAPE_CASES: list[Case] = [
         for component in (Mean, Sum)
         for case in family(component, {}, [{"dim": 1}, {"dim": 2, "keepdim": True}], ROWS)
     ),
+    *family(ContextAttention, {"num_heads": 8, "head_dim": 32}, [{}, {"probability": 0.5}], ROWS),
+    *family(CrossAttention, {"embedding_dim": 256, "num_heads": 8}, [{}], ROWS),
 ]
 
 
@@ -155,6 +204,17 @@ SHAPE_REFUSALS: list[Refused] = [
     config_refusal(Pad, {"pairs": ((0, 1),), "mode": "reflect", "value": 1.0}, "value is for mode 'constant'"),
     config_refusal(Mean, {"dim": 0}, "dim"),
     config_refusal(Sum, {"dim": 4}, "dim"),
+    config_refusal(ContextAttention, {**ATTENTION, "probability": 1.0}, "probability"),
+    config_refusal(CrossAttention, {"embedding_dim": 7, "num_heads": 2}, "num_heads 2 must divide embedding_dim 7"),
+    config_refusal(CrossAttention, {**CROSS, "dropout": 1.0}, "dropout"),
+    refused_shape(ContextAttention, ATTENTION, {**HEADS, "keys": (2, 4, 6)}, "keys and values of one shape"),
+    refused_shape(ContextAttention, ATTENTION, {**HEADS, "queries": (1, 5, 6)}, "a row for each of the 1"),
+    refused_shape(ContextAttention, ATTENTION, (2, 5, 5), "of 6"),
+    refused_shape(ContextAttention, ATTENTION, (5, 6), "B, T, H D"),
+    refused_shape(CrossAttention, CROSS, {"x": (2, 5, 6), "context": (2, 3, 5)}, "case.k_proj"),
+    build_refusal(
+        CrossAttention, CROSS, (2, 5, 6), ConfigurationError, "chunks of a sequence", INFERENCE, prefill_size=2
+    ),
     refused_shape(Split, {"size": 5}, (2, 5), "axis 1 expected more than 5 elements, got 5"),
     refused_shape(Split, {"size": 1, "dim": 2}, (2, 5), r"expected an input with an axis 2, got \(2, 5\)"),
     refused_shape(Chunk, {"chunks": 2}, (2, 5), "axis 1 expected a multiple of 2, got 5"),

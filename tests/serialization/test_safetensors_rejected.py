@@ -23,8 +23,14 @@ REJECTED: dict[str, tuple[bytes, str]] = {
     "length of 2**64 - 1": (b"\xff" * 8 + b"{}", "at most 100000000 bytes, got 18446744073709551615"),
     "length one above the file": (file_bytes("{}", length=3), "within the file's 2 bytes, got 3"),
     "length that leaves no room": (b"\x01\0\0\0\0\0\0\0", "within the file's 0 bytes, got 1"),
-    "Git LFS pointer": (b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n", "incomplete download"),
-    "HTML page": (b"<!DOCTYPE html><html><body>404</body></html>", "incomplete download"),
+    "Git LFS pointer": (
+        b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 9\n",
+        "a safetensors file, got a Git LFS",
+    ),
+    "HTML page": (
+        b"<!DOCTYPE html><html><body>404</body></html>",
+        "a safetensors file, got HTML or XML instead of the file: incomplete download",
+    ),
     "HTML page after white space": (b"\r\n  <html>", "incomplete download"),
     "JSON error page": (b'{"error":"Repository not found"}', "incomplete download"),
     "PyTorch file": (b"PK\x03\x04" + bytes(64), "a zip archive"),
@@ -153,6 +159,21 @@ def test_a_malformed_file_is_refused_by_name(tmp_path: Path, content: bytes, mes
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
     assert len(str(refused.value)) < len(str(path)) + 800
+
+
+ONE = f'{{"a":{entry_text()}}}'
+TWO = f'{{"a":{entry_text()},"b":{entry_text(offsets="[4,8]")}}}'
+
+
+@pytest.mark.parametrize(("header", "size"), [(ONE.ljust(60), 4), (TWO.ljust(640), 8)])
+def test_wherever_a_download_was_cut_it_is_called_incomplete(tmp_path: Path, header: str, size: int) -> None:
+    """Also where the header's length begins like a page (60 is ``<``) or like a pickle (640)."""
+    path = tmp_path / "cut.safetensors"
+    content = file_bytes(header, bytes(size))
+    for length in range(len(content)):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match=r"is the download complete\?$"):
+            SafetensorsFile(path)
 
 
 def test_the_header_limit_is_the_callers(tmp_path: Path) -> None:

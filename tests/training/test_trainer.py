@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from pathlib import Path
@@ -11,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from mila import BuildContext, RuntimeMode
 from mila.errors import CheckpointError, DataError, LifecycleError, NonFiniteError
+from mila.serialization.export_folder import EXPORT_MARK
 from mila.training import (
     CheckpointReport,
     RunFolder,
@@ -285,6 +288,20 @@ def test_a_folder_with_checkpoints_is_not_trained_over(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="has checkpoints; resume"):
         make_trainer(tmp_path).run()
     assert steps_kept(tmp_path) == [2]
+
+
+def test_the_folder_of_a_model_is_not_trained_into(tmp_path: Path) -> None:
+    network = make_network()
+    network.build(BuildContext((1, 4), RuntimeMode.INFERENCE, initialize_parameters=True))
+    network.save_pretrained(tmp_path / "export")
+    shutil.copytree(tmp_path / "export", tmp_path / "download", ignore=shutil.ignore_patterns(EXPORT_MARK))
+    for name in ("export", "download"):
+        before = sorted((tmp_path / name).iterdir())
+        with pytest.raises(
+            CheckpointError, match=f"{name}: expected a folder for a run, got that of a model; use another"
+        ):
+            make_trainer(tmp_path / name).require_free_folder()
+        assert sorted((tmp_path / name).iterdir()) == before
 
 
 def test_only_the_newest_checkpoint_is_gone_on_from(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, NoReturn
 
-from mila.errors import CheckpointError, ConfigurationError
+from mila.errors import CheckpointError, ConfigurationError, DataError
 from mila.generation.text.files import TOKENIZER_CONFIG_FILE, TokenizerSettings, read_object, read_text
+from mila.generation.token_ids import is_sequence
 
 #: One message: ``{"role": "user", "content": "…"}``; a template may read more fields.
 Message = Mapping[str, Any]
@@ -65,9 +66,12 @@ class ChatTemplate:
             add_generation_prompt: end with the start of the assistant's answer.
 
         Raises:
+            DataError: something else than messages, each with a ``role``; a text, or what a template makes of it, is
+                its ``content``, if it has one.
             ConfigurationError: the template refuses the messages: a role it does not know, roles in a wrong order.
             CheckpointError: the template is malformed, or fails.
         """
+        _check_messages(messages)
         template = self._compiled
         try:
             text = template.render(
@@ -102,6 +106,18 @@ class ChatTemplate:
             raise CheckpointError(f"{self.where}: the chat template is malformed{place}: {error}") from None
         except RecursionError:
             raise CheckpointError(f"{self.where}: the chat template is nested too deeply to follow") from None
+
+
+def _check_messages(messages: Any) -> None:
+    """Before the template runs, which would be blamed; contents that are lists of parts are up to it."""
+    if not is_sequence(messages):
+        raise DataError(f"messages: expected a sequence of messages, got {type(messages).__name__}")
+    for place, message in enumerate(messages):
+        if not isinstance(message, Mapping) or not isinstance(message.get("role"), str):
+            raise DataError(f"message {place}: expected a dictionary with a role and its content, got {message!r:.80}")
+        content = message.get("content", "")
+        if not isinstance(content, str | list | tuple) and not (content is None and "tool_calls" in message):
+            raise DataError(f"message {place}: expected a text as its content, got {type(content).__name__}")
 
 
 class _RefusedMessagesError(Exception):

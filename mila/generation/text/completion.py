@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
-from mila.errors import ConfigurationError
-from mila.generation.config import Completion, GenerationConfig, Status
-from mila.generation.decoding import Decodable, generate, stream
+import numpy as np
+
+from mila.errors import ConfigurationError, TokenIdError
+from mila.generation.config import Completion, GenerationConfig, Status, checked_config
+from mila.generation.decoding import Decodable, generate, is_refusal, require_callable, stream
 from mila.generation.text.incremental import StopStrings
 from mila.generation.text.tokenizer import TextTokenizer
+from mila.generation.token_ids import is_sequence
 
 #: Text, or ids that were made of it before, such as those of a conversation.
 Prompt = str | Sequence[int]
@@ -35,7 +38,7 @@ def generate_text(
     config: GenerationConfig | None = None,
     *,
     stop_strings: Sequence[str] = (),
-    on_text: Callable[[str], bool | None] | None = None,
+    on_text: Callable[[str], bool | np.bool_ | None] | None = None,
 ) -> TextCompletion:
     """Write what follows one prompt; see :func:`generate_texts`.
 
@@ -46,10 +49,11 @@ def generate_text(
         config: how to choose, and when to stop; by default the likeliest tokens, up to a stop token.
         stop_strings: texts that end it.
         on_text: called for every token with the text that has become certain, which may be none, and once more at the
-            end with the rest if there is any. Returning ``False`` cancels.
+            end with the rest if there is any. Returning ``False``, or that of NumPy, cancels.
     """
+    require_callable(on_text, "on_text")
 
-    def notify(row: int, text: str) -> bool | None:
+    def notify(row: int, text: str) -> bool | np.bool_ | None:
         return None if on_text is None else on_text(text)
 
     return generate_texts(network, tokenizer, [prompt], config, stop_strings=stop_strings, on_text=notify)[0]
@@ -62,7 +66,7 @@ def generate_texts(
     config: GenerationConfig | None = None,
     *,
     stop_strings: Sequence[str] = (),
-    on_text: Callable[[int, str], bool | None] | None = None,
+    on_text: Callable[[int, str], bool | np.bool_ | None] | None = None,
 ) -> list[TextCompletion]:
     """Write what follows each prompt.
 
@@ -78,15 +82,20 @@ def generate_texts(
         on_text: called with the row and its text as in :func:`generate_text`.
 
     Raises:
-        ConfigurationError: an empty stop string.
+        ConfigurationError: an empty stop string, a ``config`` that is none, or an ``on_text`` that cannot be called.
         DataError: a prompt that is no text.
-        TokenIdError, ShapeError, LifecycleError, NonFiniteError: see :func:`mila.generation.generate`.
+        TokenIdError: no sequence of prompts, and see :func:`mila.generation.generate`.
+        ShapeError, LifecycleError, NonFiniteError: see :func:`mila.generation.generate`.
     """
+    require_callable(on_text, "on_text")
+    if not is_sequence(prompts):
+        raise TokenIdError(f"prompts: expected a sequence of texts, got {type(prompts).__name__}")
+    stop_strings = checked_stop_strings(stop_strings)
     rows = [_Row(tokenizer, prompt, stop_strings) for prompt in prompts]
 
     def on_token(row: int, token: int) -> bool:
         text = rows[row].push(token)
-        wanted = on_text is None or on_text(row, text) is not False
+        wanted = on_text is None or not is_refusal(on_text(row, text))
         return wanted and not rows[row].is_stopped
 
     ids = [row.ids for row in rows]
@@ -125,7 +134,7 @@ class TextStream:
         config: GenerationConfig | None,
         stop_strings: Sequence[str],
     ) -> None:
-        self._row = _Row(tokenizer, prompt, stop_strings)
+        self._row = _Row(tokenizer, prompt, checked_stop_strings(stop_strings))
         self._tokens = stream(network, self._row.ids, _complete_config(network, tokenizer, config))
 
     def __iter__(self) -> Self:
@@ -167,20 +176,30 @@ class TextStream:
 
 
 def _complete_config(network: Decodable, tokenizer: TextTokenizer, config: GenerationConfig | None) -> GenerationConfig:
-    """``config`` with the tokenizer's stop tokens, and without ids that are padding of the network's table."""
-    config = config or GenerationConfig()
-    limits = (config.vocabulary, tokenizer.vocabulary, network.decoding_session.vocabulary)
-    stops = dict.fromkeys([*config.stop_tokens, *tokenizer.stop_tokens])
+    """``config`` with the tokenizer's stop tokens that the network has, and without ids that pad its table."""
+    config = checked_config(config)
+    size = network.decoding_session.vocabulary
+    limits = (config.vocabulary, tokenizer.vocabulary, size)
+    stops = dict.fromkeys([*config.stop_tokens, *(token for token in tokenizer.stop_tokens if token < size)])
     vocabulary = min(limit for limit in limits if limit is not None)
     return config.model_copy(update={"stop_tokens": tuple(stops), "vocabulary": vocabulary})
+
+
+def checked_stop_strings(strings: Any) -> tuple[str, ...]:
+    """``strings``, where they are a sequence of texts, none of them empty.
+
+    Raises:
+        ConfigurationError: they are not.
+    """
+    if not is_sequence(strings) or not all(isinstance(text, str) and text for text in strings):
+        raise ConfigurationError(f"stop_strings: expected texts of one character or more, got {strings!r:.80}")
+    return tuple(strings)
 
 
 class _Row:
     """The way of one row from ids to text."""
 
     def __init__(self, tokenizer: TextTokenizer, prompt: Prompt, stop_strings: Sequence[str]) -> None:
-        if isinstance(stop_strings, str) or not all(stop_strings):
-            raise ConfigurationError(f"stop_strings: expected texts of one character or more, got {stop_strings!r}")
         is_text = isinstance(prompt, str)
         self.ids: Sequence[int] = tokenizer.encode(prompt) if isinstance(prompt, str) else prompt
         self._decoder = tokenizer.decoder(self.ids if is_text else ())  # the text goes on where the prompt ends

@@ -5,12 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from mila.errors import DataError
-from mila.generation.config import GenerationConfig
+import numpy as np
+
+from mila.errors import ConfigurationError, DataError
+from mila.generation.config import GenerationConfig, checked_config
 from mila.generation.decoding import Decodable
 from mila.generation.text.chat_template import Message
-from mila.generation.text.completion import TextCompletion, generate_text
+from mila.generation.text.completion import TextCompletion, checked_stop_strings, generate_text
 from mila.generation.text.tokenizer import TextTokenizer
+from mila.generation.wording import counted
 
 #: Share of the context that an answer finds free at least, while there are turns to leave out.
 _FREE_SHARE = 4
@@ -42,6 +45,9 @@ class Conversation:
         config: how to choose tokens; question n of a conversation has the seed ``config.seed + n``, n from 0.
         system: the system message.
         stop_strings: texts that end an answer.
+
+    Raises:
+        ConfigurationError: a ``config`` or stop strings that are none, or a system message that is no text.
     """
 
     def __init__(
@@ -55,9 +61,11 @@ class Conversation:
     ) -> None:
         self._network = network
         self._tokenizer = tokenizer
-        self._config = config or GenerationConfig()
+        self._config = checked_config(config)
+        if system is not None and not isinstance(system, str):
+            raise ConfigurationError(f"system: expected a text, got {type(system).__name__}")
         self._system: list[Message] = [] if system is None else [{"role": "system", "content": system}]
-        self._stop_strings = tuple(stop_strings)
+        self._stop_strings = checked_stop_strings(stop_strings)
         self._turns: list[list[Message]] = []
         self._asked = 0
 
@@ -71,7 +79,7 @@ class Conversation:
         self._turns.clear()
         self._asked = 0
 
-    def ask(self, question: str, *, on_text: Callable[[str], bool | None] | None = None) -> Answer:
+    def ask(self, question: str, *, on_text: Callable[[str], bool | np.bool_ | None] | None = None) -> Answer:
         """The answer to ``question``; both become a turn of the conversation, a cancelled answer as far as it came.
 
         Where anything is raised, the conversation is as before.
@@ -81,10 +89,12 @@ class Conversation:
             on_text: see :func:`generate_text`.
 
         Raises:
-            DataError: the question alone is too long for the context.
+            DataError: the question is no text, or alone too long for the context.
             CheckpointError: no chat template, or one that fails.
             ConfigurationError: the template refuses the messages.
         """
+        if not isinstance(question, str):
+            raise DataError(f"question: expected a text, got {type(question).__name__}")
         message = {"role": "user", "content": question}
         dropped, ids = self._fitting(message)
         config = self._config.model_copy(update={"seed": self._config.seed + self._asked})
@@ -107,7 +117,7 @@ class Conversation:
                 return dropped, ids
         if len(ids) >= context:
             raise DataError(
-                f"the question, as the chat template writes it out, takes {len(ids)} tokens, and the context has "
-                f"{context}: no room to answer"
+                f"the question, as the chat template writes it out, takes {counted(len(ids), 'token')}, and the "
+                f"context has {context}: no room to answer"
             )
         return len(self._turns), ids

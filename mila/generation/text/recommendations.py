@@ -18,7 +18,7 @@ def recommended_sampling(folder: str | Path) -> dict[str, Any]:
     """Fields of a :class:`GenerationConfig` that a model folder recommends.
 
     Temperature and filters count where the file says ``do_sample``, the temperature being 1 unless it is given; else
-    the likeliest token is taken. A repetition penalty always counts.
+    the likeliest token is taken, as it is at temperature 0. A repetition penalty always counts.
 
     Raises:
         CheckpointError: the file is malformed, or a value has no meaning.
@@ -28,12 +28,14 @@ def recommended_sampling(folder: str | Path) -> dict[str, Any]:
     fields = {name: values[name] for name in ("repetition_penalty",) if values.get(name) is not None}
     if values.get("do_sample") is True:
         fields["temperature"] = 1.0
-        fields |= {name: values[name] for name in _WHEN_SAMPLING if values.get(name) is not None}
+        names = ("temperature",) if values.get("temperature") == 0 else _WHEN_SAMPLING
+        fields |= {name: values[name] for name in names if values.get(name) is not None}
         if fields.get("top_k") == 0:  # no filter, as transformers writes it
             del fields["top_k"]
     try:
         GenerationConfig(**fields)
     except ValidationError as error:
         first = error.errors()[0]
-        raise CheckpointError(f"{path}: {first['loc'][0]}: {first['msg']}, got {first['input']!r}") from None
+        message = first["msg"].removeprefix("Value error, ")
+        raise CheckpointError(f"{path}: {first['loc'][0]}: {message}, got {first['input']!r}") from None
     return fields

@@ -8,11 +8,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from mila.errors import CheckpointError, DataError, TokenIdError
+from mila.errors import CheckpointError, DataError
 from mila.generation.text.chat_template import ChatTemplate, Message
 from mila.generation.text.files import TokenizerSettings
 from mila.generation.text.incremental import IncrementalDecoder
 from mila.generation.text.tokenizer_files import load_tokenizer
+from mila.generation.token_ids import TokenSequence, checked_ids
 
 #: How vocabularies made by SentencePiece spell a token that is one byte.
 _BYTE = re.compile(r"<0x[0-9A-Fa-f]{2}>")
@@ -64,8 +65,10 @@ class TextTokenizer:
             add_special_tokens: put those around it that the model expects, such as one that begins a document.
 
         Raises:
-            DataError: half a surrogate pair, which is no character.
+            DataError: something else than a text, or half a surrogate pair, which is no character.
         """
+        if not isinstance(text, str):
+            raise DataError(f"text: expected a text, got {type(text).__name__}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
@@ -74,27 +77,28 @@ class TextTokenizer:
         ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         return ids
 
-    def decode(self, ids: Sequence[int], *, skip_special_tokens: bool = True) -> str:
+    def decode(self, ids: TokenSequence, *, skip_special_tokens: bool = True) -> str:
         """The text of ``ids``; bytes that make no character become U+FFFD.
 
         Raises:
-            TokenIdError: an id outside the vocabulary; the message names it and its position.
+            TokenIdError: no sequence of ids, or an id outside the vocabulary; the message names it and its place.
         """
-        ids = list(map(int, ids))
-        if ids and not (min(ids) >= 0 and max(ids) < self.vocabulary):
-            place = next(place for place, token in enumerate(ids) if not 0 <= token < self.vocabulary)
-            raise TokenIdError(f"tokens: expected ids below {self.vocabulary}, got {ids[place]} at position {place}")
-        text: str = self._tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        checked = checked_ids(ids, self.vocabulary, "tokens").tolist()
+        text: str = self._tokenizer.decode(checked, skip_special_tokens=skip_special_tokens)
         return text
 
-    def decoder(self, context: Sequence[int] = ()) -> IncrementalDecoder:
+    def decoder(self, context: TokenSequence = ()) -> IncrementalDecoder:
         """What decodes one token at a time; special tokens give no text.
 
         Args:
             context: the tokens before; their text is not given, and the first new word keeps its leading space.
+
+        Raises:
+            TokenIdError: no sequence of ids, or an id outside the vocabulary.
         """
+        before = checked_ids(context, self.vocabulary, "context").tolist()
         return IncrementalDecoder(
-            self.decode, is_skipped=self._special_tokens.__contains__, is_byte=self._is_byte, context=context
+            self.decode, is_skipped=self._special_tokens.__contains__, is_byte=self._is_byte, context=before
         )
 
     @cached_property
@@ -120,6 +124,7 @@ class TextTokenizer:
 
         Raises:
             CheckpointError: no template, or one that is malformed.
+            DataError: something else than messages.
             ConfigurationError: the template refuses the messages.
         """
         if self.template is None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from mila.errors import CheckpointError
 from mila.generation.text.files import LARGEST_ID, TOKENIZER_FILE, TokenizerSettings, read_object, read_text
+from mila.serialization import holds_checkpoints
 from mila.serialization.foreign_content import foreign_content_hint
 
 _VOCABULARY_FILE = "vocab.json"
@@ -49,10 +50,9 @@ def _no_tokenizer(folder: Path) -> CheckpointError:
             f"{folder / _SENTENCEPIECE_FILE}: expected {TOKENIZER_FILE}, got a SentencePiece model alone; transformers "
             f"converts it: AutoTokenizer.from_pretrained(folder).save_pretrained(folder)"
         )
-    return CheckpointError(
-        f"{folder}: expected {TOKENIZER_FILE}, or {_VOCABULARY_FILE} and {_MERGES_FILE}, got no tokenizer; "
-        f"folders that `mila train` wrote are for `mila sample`"
-    )
+    expected = f"{folder}: expected {TOKENIZER_FILE}, or {_VOCABULARY_FILE} and {_MERGES_FILE}, got no tokenizer"
+    hint = "; what `mila train` wrote is for `mila sample`" if holds_checkpoints(folder) else ""
+    return CheckpointError(expected + hint)
 
 
 def _from_tokenizer_json(path: Path) -> Any:

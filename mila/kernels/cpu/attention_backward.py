@@ -105,17 +105,17 @@ class HeadGroup:
         np.exp(probabilities, out=probabilities)
         fresh = untouched - span.first
         # Each of the two tiles is free while the product of the other is collected.
-        _collect(self.dvalues[seen], probabilities, dy, fresh, dscores)
+        collect(self.dvalues[seen], probabilities, dy, fresh, dscores)
         np.matmul(dy, values.transpose(0, 2, 1), out=dscores)
         np.vecdot(self.dy[block], self.output[block], out=delta.reshape(blocked[:3]))
         dscores -= delta[..., None]
         dscores *= probabilities
-        _collect(self.dkeys[seen], dscores, queries, fresh, probabilities)
+        collect(self.dkeys[seen], dscores, queries, fresh, probabilities)
         np.matmul(dscores, keys, out=dy)
         np.multiply(dy.reshape(blocked), tile.scale, out=self.dqueries[block])
 
 
-def _collect(gradient: Array, weights: Array, vectors: Array, fresh: int, scratch: Array) -> None:
+def collect(gradient: Array, weights: Array, vectors: Array, fresh: int, scratch: Array) -> None:
     """``gradient (h, keys, D) += weightsᵀ @ vectors``, where the first ``fresh`` keys are overwritten instead.
 
     ``weights (h, rows, keys)``, ``vectors (h, rows, D)``; ``scratch`` is a contiguous array as large as ``weights``.

@@ -270,10 +270,12 @@ class TileAttention:
         values: Sequence[Array],
         span: Span,
         scratch: Array,
+        drop: Callable[[Array], None] | None = None,
     ) -> None:
         """``output (h, G, rows, D)`` and ``log_sum_exp (h, G, rows)`` of one tile; every row keeps at least one key.
 
         Keys and values come in one part, or in two where a cache wraps; the second takes one more vector per row.
+        ``drop`` changes the weights, not yet divided by their sums, in place.
         """
         slices = Slices(scratch)
         attended, scores = self.scaled_scores(queries, keys, span, slices)
@@ -284,6 +286,8 @@ class TileAttention:
         np.exp(scores, out=scores)
         columns = scores.shape[-1]
         np.matmul(scores.reshape(-1, columns), self.ones[:columns], out=total.reshape(-1))
+        if drop is not None:
+            drop(scores)
         column = values[0].shape[1]
         np.matmul(scores[:, :, :column], values[0], out=attended)
         for part in values[1:]:

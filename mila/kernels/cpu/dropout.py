@@ -14,6 +14,8 @@ _MODULUS = 1 << 64
 
 #: Elements of the tiles of all threads together; each takes three 64-bit integers of workspace.
 _TILE = 131072
+#: 64-bit integers that drawing one element takes.
+INTEGERS = 3
 #: Workspace per element in units of float32, and a reserve for the alignment of 64-bit integers.
 _PER_ELEMENT = 6
 
@@ -28,31 +30,37 @@ class CpuDropout(CpuFamily):
         ``round(p * 2**32)``, with the mix of SplitMix64 (Steele, Lea & Flood 2014).
         """
         target, source = output.reshape(-1), x.reshape(-1)
-        threshold = round(probability * 2**32)
-        if threshold >= 2**32:
-            target.fill(0.0)
-            return
-        lowest_kept = np.uint64(threshold << 32)
-        factor = 1.0 / (1.0 - probability)
         integers = workspace[: workspace.size // 2 * 2].view(np.uint64)
 
         def body(start: int, stop: int, scratch: Array) -> None:
-            offsets, bits, spare = scratch[: 3 * (stop - start)].reshape(3, -1)
-            _fill_offsets(offsets)
-            first = (key + start * _INCREMENT) % _MODULUS
-            np.add(offsets, np.uint64(first), out=bits)
-            _mix(bits, spare)
-            mask = spare.view(np.bool_)[: bits.size]
-            np.greater_equal(bits, lowest_kept, out=mask)
-            factors = bits.view(x.dtype)[: bits.size]
-            np.multiply(mask, factor, out=factors)
-            np.multiply(source[start:stop], factors, out=target[start:stop])
+            drop(target[start:stop], source[start:stop], start, probability, key, scratch)
 
-        self.for_tiles(source.size, 1, body, integers, 3, passes=20)
+        self.for_tiles(source.size, 1, body, integers, INTEGERS, passes=20)
 
     def dropout_workspace(self, rows: int, columns: int) -> int:
         """Elements (of the stored dtype) of ``dropout``'s workspace: enough for float32, twice enough for float64."""
         return _PER_ELEMENT * min(rows * columns, _TILE)
+
+
+def drop(output: Array, x: Array, number: int, probability: float, key: int, integers: Array) -> None:
+    """``dropout`` of flat ``x``, whose elements have the numbers from ``number`` on; ``output`` may be ``x``.
+
+    ``integers``: at least ``INTEGERS`` 64-bit integers for each element.
+    """
+    threshold = round(probability * 2**32)
+    if threshold >= 2**32:
+        output.fill(0.0)
+        return
+    offsets, bits, spare = integers[: INTEGERS * x.size].reshape(INTEGERS, -1)
+    _fill_offsets(offsets)
+    first = (key + number * _INCREMENT) % _MODULUS
+    np.add(offsets, np.uint64(first), out=bits)
+    _mix(bits, spare)
+    mask = spare.view(np.bool_)[: bits.size]
+    np.greater_equal(bits, np.uint64(threshold << 32), out=mask)
+    factors = bits.view(x.dtype)[: bits.size]
+    np.multiply(mask, 1.0 / (1.0 - probability), out=factors)
+    np.multiply(x, factors, out=output)
 
 
 def _fill_offsets(offsets: Array) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
 
+from mila.kernels.cpu.blas import blas_threads
 from mila.kernels.cpu.workers import INLINE_ELEMENTS, TILE_ELEMENTS, Task, Workers, split, worker_workspace
 from mila.kernels.signatures import Array
 
@@ -43,6 +45,17 @@ class CpuFamily:
                 task(index)
 
         self.workers.run(quiet, count)
+
+    @contextmanager
+    def products(self) -> Iterator[None]:
+        """BLAS at as many threads as there are workers, and NumPy's floating-point warnings off."""
+        blas = blas_threads()
+        region = blas.begin(self.workers.threads)
+        try:
+            with np.errstate(all="ignore"):
+                yield
+        finally:
+            blas.end(region)
 
     def worker_count(self, rows: int, columns: int, passes: int = _PASSES) -> int:
         """How many workers share ``rows`` of ``columns`` elements: one for little work, at most one per row.

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import numpy as np
 
-from mila.kernels.cpu.blas import blas_threads
 from mila.kernels.cpu.family import CpuFamily
 from mila.kernels.cpu.widening import widen_float8
 from mila.kernels.cpu.workers import TILE_ELEMENTS, tile_elements
@@ -20,7 +16,7 @@ class CpuLinear(CpuFamily):
     def linear_forward(self, output: Array, x: Array, weight: Array, bias: Array | None) -> None:
         """``output (N, O) = x (N, I) @ weight.T + bias`` for ``weight (O, I)``, ``bias (O,)``."""
         target, source = _rows(output, weight.shape[0]), _rows(x, weight.shape[1])
-        with self._products():
+        with self.products():
             _multiply_transposed(target, source, weight)
         if bias is not None:
             self._add_row(target, bias)
@@ -36,7 +32,7 @@ class CpuLinear(CpuFamily):
             high = min(out_features, low + step)
             tile = workspace[: (high - low) * in_features].reshape(-1, in_features)
             self._widen(tile, weight[low:high])
-            with self._products():
+            with self.products():
                 _multiply_transposed(target[:, low:high], source, tile)
         self._multiply_row(target, scales)
         if bias is not None:
@@ -48,7 +44,7 @@ class CpuLinear(CpuFamily):
 
     def linear_backward_input(self, dx: Array, dy: Array, weight: Array) -> None:
         """``dx (N, I) = dy (N, O) @ weight``."""
-        with self._products():
+        with self.products():
             np.matmul(_rows(dy, weight.shape[0]), weight, out=_rows(dx, weight.shape[1]))
 
     def linear_backward_weight(self, dweight: Array, dy: Array, x: Array, accumulate: bool, workspace: Array) -> None:
@@ -56,14 +52,14 @@ class CpuLinear(CpuFamily):
         out_features, in_features = dweight.shape
         upstream, source = _rows(dy, out_features).T, _rows(x, in_features)
         if not accumulate:
-            with self._products():
+            with self.products():
                 np.matmul(upstream, source, out=dweight)
             return
         step = workspace.size // in_features
         for low in range(0, out_features, step):
             high = min(out_features, low + step)
             tile = workspace[: (high - low) * in_features].reshape(-1, in_features)
-            with self._products():
+            with self.products():
                 np.matmul(upstream[low:high], source, out=tile)
             self._add(dweight[low:high], tile)
 
@@ -75,23 +71,12 @@ class CpuLinear(CpuFamily):
         """``dbias (O,) (+)= dy.sum(axis=0)``."""
         if not accumulate:
             dbias.fill(0.0)
-        with self._products():
+        with self.products():
             self.column_sums(dbias, _rows(dy, dbias.size), workspace[: dbias.size])
 
     def linear_backward_bias_workspace(self, rows: int, out_features: int) -> int:
         """Elements of ``linear_backward_bias``'s workspace."""
         return out_features
-
-    @contextmanager
-    def _products(self) -> Iterator[None]:
-        """BLAS at as many threads as there are workers."""
-        blas = blas_threads()
-        region = blas.begin(self.workers.threads)
-        try:
-            with np.errstate(all="ignore"):
-                yield
-        finally:
-            blas.end(region)
 
     def _widen(self, tile: Array, weight: Array) -> None:
         def body(start: int, stop: int, scratch: Array) -> None:

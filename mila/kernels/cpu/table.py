@@ -8,6 +8,7 @@ import numpy as np
 
 from mila.kernels.cpu.arithmetic import CpuArithmetic
 from mila.kernels.cpu.attention import CpuAttention
+from mila.kernels.cpu.context_attention import CpuContextAttention
 from mila.kernels.cpu.dropout import CpuDropout
 from mila.kernels.cpu.embedding import CpuEmbedding
 from mila.kernels.cpu.head_norm import CpuHeadNorm
@@ -32,6 +33,7 @@ class CpuKernels(
     CpuSoftmax,
     CpuEmbedding,
     CpuAttention,
+    CpuContextAttention,
     CpuRope,
     CpuLoss,
     CpuOptimizer,

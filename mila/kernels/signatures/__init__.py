@@ -24,6 +24,7 @@ import numpy as np
 from mila.kernels.signatures.arithmetic import ArithmeticKernels
 from mila.kernels.signatures.arrays import Array
 from mila.kernels.signatures.attention import AttentionKernels
+from mila.kernels.signatures.context_attention import ContextAttentionKernels
 from mila.kernels.signatures.elementwise import ElementwiseKernels
 from mila.kernels.signatures.embedding import EmbeddingKernels
 from mila.kernels.signatures.linear import LinearKernels
@@ -43,6 +44,7 @@ class Kernels(
     NormalizationKernels,
     EmbeddingKernels,
     AttentionKernels,
+    ContextAttentionKernels,
     LossKernels,
     OptimizerKernels,
     ShapeKernels,

@@ -38,6 +38,7 @@ _MOST_EXTENTS = 4
 _LARGEST_SIZE = 2**63 - 1
 _ALIGNMENT_KEY = "general.alignment"
 _DEFAULT_ALIGNMENT = 32
+_CUT = "truncated, an incomplete download?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +115,7 @@ class _HeaderReader:
         start = self._stream.read(64)
         if start[: len(_MAGIC)] != _MAGIC:
             expected = "a GGUF file, which starts with the bytes GGUF"
-            raise refusal(self._path, expected=expected, got=shown(start[:16]), hint=foreign_content_hint(start))
+            raise refusal(self._path, expected=expected, got=foreign_content_hint(start) or shown(start[:16]))
         self._stream.seek(len(_MAGIC))
         self._position = len(_MAGIC)
         version = self._number("<u4")
@@ -126,17 +127,21 @@ class _HeaderReader:
     def _check_count(self, count: int, smallest: int, what: str) -> None:
         left = self._end - self._position
         if count > left // smallest:
-            raise self._refuse(f"at most {left // smallest} {what}, as {left} bytes hold", str(count))
+            raise self._refuse(f"at most {left // smallest} {what}, as {left} bytes hold", str(count), self._cut_hint)
 
     @property
     def _end(self) -> int:
         return min(self._size, DEFAULT_HEADER_LIMIT)
 
+    @property
+    def _cut_hint(self) -> str | None:
+        return _CUT if self._end == self._size else None
+
     def _take(self, count: int) -> bytes:
         left = self._end - self._position
         if count > left:
             limit = "the file" if self._end == self._size else f"a header of at most {DEFAULT_HEADER_LIMIT} bytes"
-            raise self._refuse(f"at most the {left} bytes left of {limit}", f"{count} bytes", "truncated?")
+            raise self._refuse(f"at most the {left} bytes left of {limit}", f"{count} bytes", self._cut_hint)
         content = self._stream.read(count)
         if len(content) != count:
             raise self._refuse(f"{count} bytes", f"{len(content)}: the file was truncated since it was opened")
@@ -233,7 +238,7 @@ class _HeaderReader:
             end = begin + record.nbytes
             if end > self._size:
                 expected = f"data within the {self._size} bytes of the file"
-                raise self._refuse(expected, f"bytes {begin} to {end}", "truncated, an incomplete download?")
+                raise self._refuse(expected, f"bytes {begin} to {end}", _CUT)
             tensors[record.name] = TensorInfo(record.name, record.kind, record.shape, begin)
         return tensors
 

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from mila.errors import ConfigurationError
+from mila.models.arguments import check_progress
 from mila.models.gguf_import.architectures import ModelDescription, describe_model
 from mila.models.gguf_import.ggml_types import check_readable
 from mila.models.gguf_import.header import TensorInfo
@@ -19,6 +20,7 @@ from mila.models.gguf_import.placements import Placement
 from mila.models.gguf_import.source import GgufSource
 from mila.models.gguf_import.tokenizer import TokenizerFiles, convert_tokenizer
 from mila.serialization import ExportFolder
+from mila.serialization.paths import checked_path
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -76,20 +78,22 @@ def import_gguf(
         What was imported.
 
     Raises:
-        ConfigurationError: an unknown dtype.
+        ConfigurationError: an argument that is none, such as an unknown dtype.
         CheckpointError: the file is malformed or not understood, the package ``gguf`` is missing or cannot dequantize
             a type, a weight is too large for the dtype, or the operating system refuses; nothing was written.
     """
-    if dtype not in DTYPES:
+    out_path = checked_path(out_folder, "out_folder")
+    check_progress(on_progress)
+    if not isinstance(dtype, str) or dtype not in DTYPES:
         raise ConfigurationError(f"dtype: expected {' or '.join(DTYPES)}, got {dtype!r}")
-    with GgufSource(file) as source:
+    with GgufSource(checked_path(file, "file")) as source:
         model = describe_model(source)
         kinds = Counter(tensor.kind for tensor in source.tensors.values())
         check_readable(kinds, source.path)
         tokenizer = convert_tokenizer(source, model.vocab_size, model.context_length)
-        weight_bytes = _write(source, model, tokenizer, Path(out_folder), dtype, on_progress)
+        weight_bytes = _write(source, model, tokenizer, out_path, dtype, on_progress)
         return ImportReport(
-            folder=Path(out_folder),
+            folder=out_path,
             architecture=source.text("general.architecture"),
             model_type=model.config["model_type"],
             dtype=dtype,

@@ -15,6 +15,7 @@ from mila.models.gguf_import.ggml_types import to_float32
 from mila.models.gguf_import.header import TensorInfo, Value, parse_header
 from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
+from mila.serialization.paths import checked_path
 from mila.serialization.regular_file import FileIdentity, fill, open_regular_file
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,7 +34,7 @@ class GgufSource(ClosedAfterBlock):
     """
 
     def __init__(self, path: Path | str) -> None:
-        self.path = Path(path)
+        self.path = checked_path(path)
         self._absolute_path = self.path.absolute()
         self._file = open_regular_file(self.path)
         try:

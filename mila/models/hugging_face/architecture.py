@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from mila.errors import CheckpointError, ConfigurationError
-from mila.models.hugging_face.fields import NUMBER, Field, FieldReader, describe_validation
+from mila.models.hugging_face.fields import DTYPE, NUMBER, Field, FieldReader, describe_validation, short
 from mila.models.hugging_face.names import NameTable
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 
@@ -41,6 +41,7 @@ class Architecture:
     Attributes:
         model_type: as in ``config.json``.
         class_name: of the model with its head, in ``transformers``.
+        base_class_name: of the model without its head.
         config_class: of the network.
         network_class: what computes it.
         fields: fields that become one field of the config each.
@@ -54,6 +55,7 @@ class Architecture:
 
     model_type: str
     class_name: str
+    base_class_name: str
     config_class: type[LanguageModelConfig]
     network_class: type[LanguageModel[Any]]
     fields: tuple[Field, ...]
@@ -85,14 +87,31 @@ class Architecture:
         values |= self.read(reader)
         for key, allowed in {**_FIXED, **self.fixed}.items():
             reader.require(key, allowed)
-        dropouts = {key: reader.read(key, NUMBER, 0.0, nullable=True) for key in self.dropouts}
+        dropouts = {key: reader.read(key, NUMBER, 0.0, nullable=True) or 0.0 for key in self.dropouts}
+        reader.problems += [
+            f"{key}: expected a probability, got {value}" for key, value in dropouts.items() if not 0 <= value <= 1
+        ]
         _require_one_dtype(reader)
+        self._require_known_class(reader)
         reader.finish(path, ignored)
         try:
             config = self.config_class(**{**values, **overrides})
         except ValidationError as error:
-            raise CheckpointError(f"{path}: {describe_validation(error)}") from None
+            keys = {each.target: each.key for each in self.fields}
+            raise CheckpointError(f"{path}: {describe_validation(error, keys)}") from None
         return Interpretation(config, {key: value for key, value in dropouts.items() if value}, tuple(reader.notes))
+
+    def _require_known_class(self, reader: FieldReader) -> None:
+        """Models of other classes have other heads, or other graphs."""
+        said = reader.take("architectures")
+        if said is None:
+            return
+        known = (self.class_name, self.base_class_name)
+        if not isinstance(said, list) or not all(isinstance(each, str) for each in said):
+            reader.problems.append(f"architectures: expected a list of names, got {short(said)}")
+        elif other := [each for each in said if each not in known]:
+            expected, got = " or ".join(known), short(", ".join(other))
+            reader.problems.append(f"architectures: expected {expected}, got {got}, which Mila does not compute")
 
     def express(self, config: LanguageModelConfig) -> dict[str, Any]:
         """The fields of ``config.json`` that say what ``config`` says; raises :class:`InexpressibleError`."""
@@ -106,7 +125,8 @@ class Architecture:
 
 def _require_one_dtype(reader: FieldReader) -> None:
     """The dtype is a matter of the weights' files; but a config that says two was put together wrongly."""
-    said = {key: str(reader.take(key)).removeprefix("torch.") for key in ("dtype", "torch_dtype") if reader.take(key)}
+    read = {key: reader.read(key, DTYPE, None) for key in ("dtype", "torch_dtype")}
+    said = {key: value for key, value in read.items() if value is not None}
     if len(set(said.values())) > 1:
         reader.problems.append("two values: " + ", ".join(f"{key} = {value}" for key, value in said.items()))
 

@@ -12,7 +12,8 @@ from mila.models.hugging_face.architecture import Architecture, InexpressibleErr
 from mila.models.hugging_face.folder import ARCHITECTURES, CONFIG_FILE
 from mila.models.hugging_face.harmless_fields import KEPT_FIELDS
 from mila.models.language_model import LanguageModel
-from mila.serialization import ExportFolder
+from mila.serialization import ExportFolder, parse_size
+from mila.serialization.paths import checked_path
 
 #: What an export copies from the folder that the network came from.
 COPIED_FILES = (
@@ -49,9 +50,13 @@ def export_pretrained(
 
     Raises:
         LifecycleError: not built, or parameters are missing.
-        ConfigurationError: no architecture has words for the network's config, or a size that is none.
+        ConfigurationError: an argument that is none, or no architecture has words for the network's config.
         CheckpointError: values that ``dtype`` cannot hold, or the operating system refuses; nothing was written.
     """
+    if not isinstance(network, LanguageModel):
+        raise ConfigurationError(f"network: expected a language model, got {network!r}")
+    path = checked_path(folder, "folder")
+    shard_bytes = parse_size(max_shard_size, "max_shard_size")
     network.require_built("save_pretrained")
     if network.root._missing:
         names = ", ".join(network.root._missing)
@@ -69,12 +74,12 @@ def export_pretrained(
     if dropout := getattr(network.config, "dropout", 0.0):
         kept |= dict.fromkeys(architecture.dropout_fields, dropout)
     copied = [] if came_from is None else [came_from.folder / file for file in COPIED_FILES]
-    with ExportFolder(folder) as target:
+    with ExportFolder(path) as target:
         target.write_json(CONFIG_FILE, kept | fields | {"torch_dtype": stored.name})
         for file in copied:
             if file.is_file():
                 target.copy_file(file)
-        with target.tensors(max_shard_size) as writer:
+        with target.tensors(shard_bytes) as writer:
             writer.set_metadata("format", "pt")
             save_flat_tensors(network, writer, "", TensorSavePass.DECLARE, pieces=pieces, dtype=stored)
             writer.begin()

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from pydantic import ValidationError
 
 from mila.errors import CheckpointError
 from mila.models.hugging_face.harmless_fields import HARMLESS_FIELDS
@@ -54,6 +57,12 @@ class Kind:
 INTEGER = Kind("an integer", (int,))
 NUMBER = Kind("a number", (int, float))
 TRUTH = Kind("true or false", (bool,))
+#: Dtypes of weights, with and without the prefix that old files have.
+DTYPE = Kind(
+    "the name of a dtype",
+    (str,),
+    {f"{prefix}{name}": name for prefix in ("", "torch.") for name in ("float32", "bfloat16", "float16", "float64")},
+)
 #: Activation functions; some have several names.
 ACTIVATION = Kind(
     "the name of an activation function",
@@ -173,11 +182,22 @@ def short(value: Any) -> str:
     return text if len(text) <= 60 else text[:60] + "..."
 
 
-def describe_validation(error: ValueError) -> str:
-    """What pydantic found, on one line."""
-    details = getattr(error, "errors", None)
-    if details is None:
-        return str(error)
-    return "; ".join(
-        ": ".join(filter(None, (".".join(map(str, each["loc"])), each["msg"]))) for each in details(include_url=False)
-    )
+def describe_validation(error: ValidationError, keys: Mapping[str, str]) -> str:
+    """What pydantic found, on one line, in the words of the file.
+
+    Args:
+        error: of a Mila config.
+        keys: the file's name of each field of the config that the file calls otherwise.
+    """
+
+    def in_the_files_words(text: str) -> str:
+        return re.sub(r"\w+", lambda word: keys.get(word[0], word[0]), text)
+
+    problems = []
+    for each in error.errors(include_url=False):
+        text = in_the_files_words(each["msg"]).removeprefix("Value error, ")
+        if each["loc"]:
+            place = ".".join(keys.get(str(part), str(part)) for part in each["loc"])
+            text = f"{place}: {text.replace('Input should be', 'expected')}, got {short(each['input'])}"
+        problems.append(text)
+    return "; ".join(problems)

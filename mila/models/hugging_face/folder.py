@@ -10,13 +10,15 @@ from typing import Any
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory.storage import DType
+from mila.models.arguments import check_names, check_probability, check_truth
 from mila.models.hugging_face.architecture import Architecture, Interpretation
 from mila.models.hugging_face.gpt2 import GPT2
 from mila.models.hugging_face.llama_family import LLAMA, MISTRAL, QWEN2, QWEN3
 from mila.models.language_model import LanguageModel, LanguageModelConfig
-from mila.serialization import read_json_object, recover_folder
+from mila.serialization import holds_checkpoints, read_json_object, recover_folder
 from mila.serialization.failures import refusal, refusals
 from mila.serialization.foreign_content import CONVERT_GGUF
+from mila.serialization.paths import checked_path
 
 #: By ``model_type``; exports of networks made from scratch use the first that has words for their config.
 ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)}
@@ -84,16 +86,17 @@ def read_model_folder(
         ignore_fields: unknown fields of the config that do not change the result.
 
     Raises:
-        ConfigurationError: an override that the architecture does not have.
+        ConfigurationError: an argument that is none, or an override that the architecture does not have.
         CheckpointError: no such folder, an architecture that Mila does not have, or one message with every field that
             is missing, wrong, unknown, or without a kernel.
     """
-    path = Path(folder)
+    path = checked_path(folder, "folder")
+    check_truth("tie_word_embeddings", tie_word_embeddings)
+    check_probability("dropout", dropout)
+    check_names("ignore_fields", ignore_fields)
     file = path / CONFIG_FILE
     recover_folder(path)
     _require_config(path)
-    if isinstance(ignore_fields, str):
-        raise ConfigurationError(f"{path}: ignore_fields is a list of names, got the string {ignore_fields!r}")
     raw = read_json_object(file, what="model config")
     architecture = ARCHITECTURES.get(model_type := str(raw.get("model_type")))
     if architecture is None:
@@ -110,8 +113,10 @@ def _require_config(path: Path) -> None:
             return
         is_folder = path.is_dir()
         names = [each.name for each in path.iterdir()] if is_folder else [path.name]
-    hint = "what `mila train` wrote is for `mila sample`" if is_folder else None
-    if any(name.endswith(".gguf") for name in names):
+    hint = None
+    if holds_checkpoints(path):
+        hint = "what `mila train` wrote is for `mila sample`"
+    elif any(name.endswith(".gguf") for name in names):
         hint = CONVERT_GGUF
     got = "a folder without" if is_folder else "a file"
     if not path.exists():

@@ -37,6 +37,7 @@ def _write(config: GptConfig) -> dict[str, Any]:
 GPT2 = Architecture(
     model_type="gpt2",
     class_name="GPT2LMHeadModel",
+    base_class_name="GPT2Model",
     config_class=GptConfig,
     network_class=GptTransformer,
     fields=(

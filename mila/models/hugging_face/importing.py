@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+import inspect
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,12 +12,14 @@ import numpy as np
 
 from mila.core import BuildContext, LoadReport, RuntimeMode, TrainingStep
 from mila.core.component import Component
+from mila.core.context import require_positive
 from mila.core.loading import LoadPlan, Progress
 from mila.core.pieces import NameMap
 from mila.core.state import StoredRows, row_blocks
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory.storage import DType
+from mila.models.arguments import check_probability, check_progress, check_truth
 from mila.models.hugging_face.folder import CONFIG_FILE, ModelFolder, read_model_folder
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.language_model import LanguageModel, LanguageModelConfig
@@ -65,18 +68,17 @@ def from_pretrained(
     Raises:
         CheckpointError: the folder is malformed or incomplete, or has something that Mila does not compute; one
             message with all that is wrong.
-        ConfigurationError: dropout is not decided.
-        ShapeError: more positions than the model has.
+        ConfigurationError: an argument that is none, or dropout is not decided.
+        ShapeError: sizes that are no positive integers, or more positions than the model has.
         OutOfMemoryError: there is less memory than the build needs.
     """
+    check_progress(on_progress)
+    context = _context(batch_size, context_length, runtime_mode, build_options)
     found = read_model_folder(
         folder, tie_word_embeddings=tie_word_embeddings, dropout=dropout, ignore_fields=ignore_fields
     )
     if runtime_mode is RuntimeMode.TRAINING and dropout is None:
         _require_decided_dropout(found)
-    context = BuildContext(
-        (batch_size, context_length), runtime_mode, **{"initialize_parameters": False, **build_options}
-    )
     with _open_weights(found.path) as source:
         if found.config.num_layers > len(source.tensors):  # before components are made of whatever a config says
             got = f"{len(source.tensors)} tensors"
@@ -116,7 +118,10 @@ def load_weights(
     """
     network = root.network if isinstance(root, TrainingStep) else root
     if not isinstance(network, LanguageModel):
-        raise ConfigurationError(f"{root.path}: expected a language model or a training step of one, got {root!r}")
+        raise ConfigurationError(f"root: expected a language model or a training step of one, got {root!r}")
+    check_progress(on_progress)
+    check_truth("tie_word_embeddings", tie_word_embeddings)
+    check_probability("dropout", dropout)
     root.require_built("load_weights")
     tied = network.config.tie_word_embeddings
     if tie_word_embeddings not in (None, tied):
@@ -131,6 +136,23 @@ def load_weights(
     with _open_weights(found.path) as source:
         names = _resolve(network, found, source, tied if is_decided else None)
         return _finish(network, found, LoadPlan(network, source, names).run(on_progress))
+
+
+def _context(
+    batch_size: int, context_length: int, runtime_mode: RuntimeMode, options: Mapping[str, Any]
+) -> BuildContext:
+    """The context of a build, with the caller's names for what is wrong with it."""
+    known = [
+        name for name, each in inspect.signature(BuildContext).parameters.items() if each.kind is each.KEYWORD_ONLY
+    ]
+    unknown = [name for name in options if name not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"from_pretrained: has no argument {', '.join(unknown)}; options of the build are {', '.join(known)}"
+        )
+    for name, value in (("batch_size", batch_size), ("context_length", context_length)):
+        require_positive("from_pretrained", name, value)
+    return BuildContext((batch_size, context_length), runtime_mode, **{"initialize_parameters": False, **options})
 
 
 def _open_weights(folder: Path) -> TensorSource:

@@ -72,6 +72,8 @@ def _read_windows(reader: FieldReader) -> dict[str, Any]:
     window = window if is_used else None
     types, layers = reader.take("layer_types"), reader.take("num_hidden_layers")
     first = reader.read("max_window_layers", INTEGER, None if window is None or types is not None else REQUIRED)
+    if first is not None and first < 0:
+        reader.problems.append(f"max_window_layers: expected at least 0, got {first}")
     if not isinstance(layers, int):
         return {}
     if layers > _MOST_LAYERS:
@@ -170,7 +172,7 @@ def _qwen3_write(config: LlamaConfig) -> dict[str, Any]:
 
 def _member(
     model_type: str,
-    class_name: str,
+    family: str,
     read: Callable[[FieldReader], dict[str, Any]],
     write: Callable[[Any], dict[str, Any]],
     *,
@@ -180,7 +182,8 @@ def _member(
 ) -> Architecture:
     return Architecture(
         model_type=model_type,
-        class_name=class_name,
+        class_name=f"{family}ForCausalLM",
+        base_class_name=f"{family}Model",
         config_class=LlamaConfig,
         network_class=LlamaTransformer,
         fields=_fields(kv_heads, head_dim),
@@ -193,19 +196,19 @@ def _member(
     )
 
 
-LLAMA = _member("llama", "LlamaForCausalLM", _llama_read, _llama_write, kv_heads=None)
+LLAMA = _member("llama", "Llama", _llama_read, _llama_write, kv_heads=None)
 _NO_BIASES = {"attention_bias": (False, None), "mlp_bias": (False, None)}
-MISTRAL = _member("mistral", "MistralForCausalLM", _mistral_read, _mistral_write, fixed=_NO_BIASES)
+MISTRAL = _member("mistral", "Mistral", _mistral_read, _mistral_write, fixed=_NO_BIASES)
 QWEN2 = _member(
     "qwen2",
-    "Qwen2ForCausalLM",
+    "Qwen2",
     _qwen2_read,
     _qwen2_write,
     fixed={"attention_bias": (True, None), "mlp_bias": (False, None), "use_mrope": (False, None)},
 )
 QWEN3 = _member(
     "qwen3",
-    "Qwen3ForCausalLM",
+    "Qwen3",
     _qwen3_read,
     _qwen3_write,
     head_dim=REQUIRED,

@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from pydantic import ValidationError
+
 from mila.components.rope_scaling import LinearScaling, Llama3Scaling, RopeScaling
 from mila.models.hugging_face.fields import INTEGER, NUMBER, FieldReader, Kind, describe_validation, short
 
@@ -25,6 +27,12 @@ _KEYS: Mapping[str, tuple[tuple[str, Kind], ...]] = {
         ("high_freq_factor", NUMBER),
         ("original_max_position_embeddings", INTEGER),
     ),
+}
+#: What the file calls the fields of a scaling.
+_FILE_KEYS = {
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
+    "original_max_seq_len": "original_max_position_embeddings",
 }
 _KIND = Kind("the name of a rotary type", (str,))
 _COMMON = frozenset({"type", "rope_type", "rope_theta", "partial_rotary_factor"})
@@ -132,6 +140,6 @@ def _scaling(reader: FieldReader, kind: str, numbers: Mapping[str, Any]) -> Rope
                 high_frequency_factor=numbers["high_freq_factor"],
                 original_max_seq_len=numbers["original_max_position_embeddings"],
             )
-    except ValueError as error:
-        reader.problems.append(describe_validation(error))
+    except ValidationError as error:
+        reader.problems.append(describe_validation(error, _FILE_KEYS))
     return None

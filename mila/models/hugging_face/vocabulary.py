@@ -55,7 +55,7 @@ def _value_after(key: re.Pattern[str], text: str, file: Path) -> Any:
         raise CheckpointError(f"{file}: expected a tokenizer of valid JSON, got {error}") from None
 
 
-def _id_count(vocabulary: Any, added_tokens: list[Any]) -> int:
+def _id_count(vocabulary: Any, added_tokens: Any) -> int:
     """One more than the largest id; 0 for a tokenizer of another form.
 
     Args:
@@ -65,8 +65,8 @@ def _id_count(vocabulary: Any, added_tokens: list[Any]) -> int:
     if isinstance(vocabulary, dict):
         count = max((each for each in vocabulary.values() if isinstance(each, int)), default=-1) + 1
     else:
-        count = len(vocabulary)
-    for token in added_tokens:
+        count = len(vocabulary) if isinstance(vocabulary, list) else 0
+    for token in added_tokens if isinstance(added_tokens, list) else ():
         if isinstance(token, dict) and isinstance(token.get("id"), int):
             count = max(count, token["id"] + 1)
     return count

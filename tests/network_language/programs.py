@@ -1,0 +1,100 @@
+"""Random definitions: chains and graphs of real calls that mostly make sense, and texts that were damaged."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import strategies as st
+
+from mila.network_language import BUILT_IN, Argument, Operator
+from tests.network_language.network_cases import CASES
+
+SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
+FRAGMENTS = (
+    "(", ")", ",", "=", "\n", " ", "x", "out", "name=", "init={'weight': 0.5}", "trainable=False", "policy='up2'",
+    "None", "True", "-1", "1e400", "10**9", "9" * 30, "9" * 90, "*", "**", "[", "]", "{", "}", "'", '"', "\0", "\ud800",
+    "é", "\t", "\r", "\\", "lambda: x", "x.y", "x[0]", "for i in x: relu()", "import os", "f'{x}'", "a, b = split(2)",
+    "concat(x, x)", "reshape(", "linear()", "chunk(2, dim=0)", "0", "B", "...", ";", "#", "if ", "__a",
+    "(((((((((", "-" * 200, "not ",
+)  # fmt: skip
+
+
+def values(argument: Argument) -> st.SearchStrategy[str]:
+    """The text of a value that an argument may take."""
+    if argument.choices:
+        return st.sampled_from([repr(choice) for choice in argument.choices])
+    if argument.type == "bool":
+        return st.sampled_from(["False", "False", "True"])
+    if argument.type == "float":
+        return st.sampled_from(["0.5", "1", "0.0", "-2.5", "1e-5"])
+    if argument.type == "ints":
+        return st.lists(st.integers(0, 4), min_size=1, max_size=4).map(str)
+    return SIZES.map(str)
+
+
+@st.composite
+def calls(draw: st.DrawFn, operator: Operator, names: list[str]) -> str:
+    """A call of an operator with tensors of these names; now and then one that is wrong."""
+    ports = operator.ports.inputs
+    count = draw(st.integers(2, 3)) if ports[0].variadic else len(ports)
+    is_explicit = count > 1 or draw(st.booleans())
+    items = [draw(st.sampled_from(names)) for _ in range(count)] if is_explicit else []
+    for argument in operator.arguments:
+        if argument.name == "input_count" or not (argument.required or draw(st.integers(0, 3)) == 0):
+            continue
+        items.append(f"{argument.name}={draw(values(argument))}")
+    return f"{operator.alias}({', '.join(items)})"
+
+
+@st.composite
+def programs(draw: st.DrawFn) -> dict[str, Any]:
+    """A definition and contracts, as keywords of ``resolve``."""
+    is_ids = draw(st.booleans())
+    rank = 2 if is_ids else draw(st.sampled_from([2, 3, 3, 4]))
+    batch = draw(st.sampled_from(["B", "B", 4]))
+    input_shape = (batch, *(draw(SIZES) for _ in range(rank - 1)))
+    names = ["x"]
+    lines = ["h = embedding(x, 16)"] if is_ids else []
+    names += ["h"] if is_ids else []
+    operators = [*BUILT_IN.operators]
+    for index in range(draw(st.integers(0, 6))):
+        operator = draw(st.sampled_from(operators))
+        call = draw(calls(operator, names))
+        if draw(st.booleans()):
+            target = f"t{index}, u{index}" if operator.alias in ("split", "chunk") else f"t{index}"
+            lines.append(f"{target} = {call}")
+            names += target.split(", ")
+        else:
+            lines.append(call)
+    output_shape = (batch, *(draw(SIZES) for _ in range(draw(st.integers(1, 3)))))
+    return {
+        "source": "\n".join(lines),
+        "input_shape": input_shape,
+        "output_shape": draw(st.sampled_from([input_shape, output_shape])),
+        "dtype": draw(st.sampled_from(["float32", "bfloat16"])),
+        "input_dtype": "int64" if is_ids else None,
+    }
+
+
+@st.composite
+def damaged_texts(draw: st.DrawFn) -> dict[str, Any]:
+    """A case whose text was cut, doubled or mixed with something else."""
+    case = draw(st.sampled_from(CASES))
+    text: str = case["config"]
+    for _ in range(draw(st.integers(1, 3))):
+        place, kind = draw(st.integers(0, len(text))), draw(st.integers(0, 3))
+        end = min(len(text), place + draw(st.integers(1, 8)))
+        if kind == 0:
+            text = text[:place] + draw(st.sampled_from(FRAGMENTS)) + text[place:]
+        elif kind == 1:
+            text = text[:place] + text[end:]
+        elif kind == 2:
+            text = text[:place] + draw(st.sampled_from(FRAGMENTS)) + text[end:]
+        else:
+            text = text[:place] + text[place:end] * draw(st.integers(2, 40)) + text[end:]
+    return {
+        "source": text,
+        "input_shape": case["input_shape"],
+        "output_shape": case["output_shape"],
+        "input_dtype": case["input_dtype"],
+    }
