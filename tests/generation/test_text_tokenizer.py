@@ -211,7 +211,7 @@ def test_what_is_no_tokenizer_is_said(content: bytes, said: str, tmp_path: Path)
 
 
 def test_a_folder_without_a_tokenizer_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(CheckpointError, match="got no tokenizer$"):
+    with pytest.raises(CheckpointError, match=r"got no tokenizer$"):
         TextTokenizer.from_folder(tmp_path)
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "manifest.json").write_text("{}")
