@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from mila.errors import NetworkError, NetworkErrorCode
 from mila.network_language.capture import Node
 from mila.network_language.facts import Facts, Known
-from mila.network_language.patterns import RUN, Axis
+from mila.network_language.patterns import RUN, Axis, PortPattern
 from mila.network_language.shapes import Entry
 
 
@@ -148,7 +148,7 @@ class NodeView:
             (port, axis, dimension)
             for port, pattern in self._patterns
             if pattern.axes is not None and (run is not None or not pattern.has_run)
-            for axis, dimension in self._expanded(port, pattern.axes, run or 0)
+            for axis, dimension in self._expanded(port, pattern, run)
         ]
         values = self._symbol_values(places)
         for port, axis, dimension in places:
@@ -160,7 +160,8 @@ class NodeView:
                 known = values[argument.dimension][0]
                 self.set_argument(argument.name, int(known.value), known.origin)
 
-    def _run_length(self) -> int | None:
+    def _run_length(self) -> tuple[int, str] | None:
+        """Return how many axes the run stands for, and the port that says so."""
         for port, pattern in self._patterns:
             rank = self.rank(port) if pattern.has_run else None
             if rank is not None and pattern.axes is not None:
@@ -168,20 +169,20 @@ class NodeView:
                 if length < 0:
                     needed = f"{len(pattern.axes) - 1} or more axes {pattern.shape_text()}"
                     self.refuse(f"{port} needs {needed}, but {self.refs[port]} has rank {self._rank_text(port)}")
-                return length
+                return length, port
         return None
 
-    def _expanded(self, port: str, axes: tuple[Axis, ...], run: int) -> list[tuple[int, Axis]]:
+    def _expanded(self, port: str, pattern: PortPattern, run: tuple[int, str] | None) -> list[tuple[int, Axis]]:
         """Return the axes after the batch with their places, and fix the rank that they make."""
+        length, witness = run or (0, port)
         expanded: list[Axis] = []
-        for axis in axes[1:]:
-            expanded.extend([Axis(1, f"{RUN}{index}") for index in range(run)] if axis.symbol == RUN else [axis])
+        for axis in (pattern.axes or ())[1:]:
+            expanded.extend([Axis(1, f"{RUN}{index}") for index in range(length)] if axis.symbol == RUN else [axis])
         rank = self.rank(port)
         if rank is not None and rank != len(expanded) + 1:
-            text = f"[{', '.join(map(str, (axes[0], *expanded)))}]"
-            self.refuse(
-                f"{self.refs[port]} has rank {self._rank_text(port)}, but {port} is {text} of rank {len(expanded) + 1}"
-            )
+            needed = f"{port} is {pattern.shape_text()} of rank {len(expanded) + 1}"
+            reason = f", as {witness} has rank {self._rank_text(witness)}" if pattern.has_run else ""
+            self.refuse(f"{self.refs[port]} has rank {self._rank_text(port)}, but {needed}{reason}")
         self.set_rank(port, len(expanded) + 1)
         return list(enumerate(expanded, start=1))
 

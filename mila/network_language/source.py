@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ast
 import textwrap
-import warnings
 from collections.abc import Collection
 from dataclasses import dataclass
 
@@ -126,9 +125,7 @@ def _margin(text: str, dedented: str) -> int:
 
 def _syntax_tree(text: str, reader: _Reader) -> ast.Module:
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's advice about its own syntax says nothing about a network
-            return ast.parse(text, feature_version=(3, 11))
+        return ast.parse(text, feature_version=(3, 11))
     except SyntaxError as error:
         place = Place(error.lineno or 1, max(error.offset or 1, 1) + reader.margin)
         raise place.error("E_SYNTAX", f"not valid Python: {error.msg}") from None

@@ -1,4 +1,4 @@
-"""The networks of ``tests/cases/network_cases.jsonl``, and how they are resolved."""
+"""The 70 networks of ``tests/cases/network_cases.jsonl``, all of them of operators that Mila has; how they resolve."""
 
 from __future__ import annotations
 

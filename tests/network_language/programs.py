@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hypothesis import strategies as st
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 from mila.network_language import BUILT_IN, Argument, Operator
 from tests.network_language.network_cases import CASES
 
+Sizes = tuple[int, ...]
 SIZES = st.sampled_from([1, 2, 3, 4, 6, 8, 16])
 FRAGMENTS = (
     "(", ")", ",", "=", "\n", " ", "x", "out", "name=", "init={'weight': 0.5}", "trainable=False", "policy='up2'",
@@ -74,6 +76,45 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
         "dtype": draw(st.sampled_from(["float32", "bfloat16"])),
         "input_dtype": "int64" if is_ids else None,
     }
+
+
+def _steps(shape: Sizes) -> dict[str, Sizes]:
+    """Calls that a tensor of these sizes (without the batch) can go through, and the sizes after each."""
+    *front, width = shape
+    steps: dict[str, Sizes] = {
+        "linear(5)": (*front, 5),
+        "rms_norm()": shape,
+        "flatten()": (math.prod(shape),),
+        "pad(1, 2)": (*front, width + 3),
+        "concat(h, h, axis=1)": (2 * shape[0], *shape[1:]),
+        "add(h, constant(h, value=1.0))": shape,
+    }
+    if len(shape) == 2:
+        steps |= {
+            "transformer_block(1, mlp_ratio=2)": shape,
+            "cls_token()": (shape[0] + 1, width),
+            "transpose(1, 2)": (width, shape[0]),
+            "sum(1)": (width,),
+            "mean(2, keepdim=True)": (shape[0], 1),
+            "pool_tokens('first')": (width,),
+            "matmul(h, transpose(h, 1, 2))": (shape[0], shape[0]),
+            "cross_attention(h, h, 1)": shape,
+        }
+    return steps
+
+
+@st.composite
+def valid_programs(draw: st.DrawFn) -> tuple[dict[str, Any], list[Sizes]]:
+    """A chain in which every call makes sense, as keywords of ``resolve``, and the sizes after each line."""
+    shape: Sizes = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=2)))
+    batch = draw(st.sampled_from(["B", 3]))
+    lines, sizes = ["h = identity(x)"], [shape]
+    for _ in range(draw(st.integers(0, 6))):
+        call, shape = draw(st.sampled_from(sorted(_steps(sizes[-1]).items())))
+        lines.append(f"h = {call}")
+        sizes.append(shape)
+    arguments = {"source": "\n".join(lines), "input_shape": (batch, *sizes[0]), "output_shape": (batch, *sizes[-1])}
+    return arguments, sizes
 
 
 @st.composite

@@ -15,6 +15,21 @@ IDS = {"input_shape": ("B", 6), "input_dtype": "int64"}
 SAME = {"output_shape": ("B", 6)}
 DOUBLED = "h = concat(h, h, axis=0);"
 TOKENS = {"input_shape": ("B", 2, 2), "output_shape": ("B", 2, 2)}
+WIDE = {"input_shape": {"x": ("B", 6, 3), "y": ("B", 6, 2)}, "output_shape": ("B", 6, 3)}
+HUGE = {"input_shape": ("B", 10_000, 1), "output_shape": ("B", 10_000, 1)}
+
+
+def zigzag(links: int) -> str:
+    """Widths that are equal one after the other, in an order in which every pass settles two of them."""
+    order = [link for pair in zip(range(links), reversed(range(links)), strict=True) for link in pair][:links]
+    places = {link: place for place, link in enumerate(order)}
+    calls = [f"t{link} = add(s{places[link]}, s{places[link] + 1})" for link in range(links)]
+    first = "s0 = x"
+    sources = [f"s{index} = linear(x)" for index in range(1, links + 1)]
+    return "\n".join([first, *sources, *calls, f"concat({', '.join(f't{link}' for link in range(links))})"])
+
+
+ZIGZAG = zigzag(530)
 CASES: list[Case] = [
     ("E_SYNTAX", "x.relu()", {}, ("by its name", "an attribute"), (None, 1, 1)),
     ("E_SYNTAX", "for i in x: relu()", {}, ("a loop", "outside the language"), (None, 1, 1)),
@@ -45,6 +60,11 @@ CASES: list[Case] = [
     ("E_RESOURCE", "linear(1048576);linear(1048576)", {"output_shape": ("B", 1048576)}, ("bytes",), ("n1", 1, 17)),
     ("E_RESOURCE", f"h = x; {DOUBLED * 11}a, b = chunk(2, dim=0); out = a", {}, ("2048*B", "1,024"), ("n10", 1, 262)),
     ("E_RESOURCE", "moe(1024, 1);" * 17, TOKENS, ("65,552 parameters", "65,536"), ("n15", 1, 196)),
+    ("E_RESOURCE", ("relu(" * 90 + ")" * 90 + "\n") * 46, {}, ("4,096 nodes",), (None, 46, 216)),
+    ("E_ARGUMENT", "reshape(shape=3)", {}, ("a list of integers, got 3",), (None, 1, 1)),
+    ("E_ARGUMENT", "scale('2')", {}, ("a number, got '2'",), (None, 1, 1)),
+    ("E_ARGUMENT", "linear(8, bias=x)", {}, ("True or False, got the tensor input:x",), (None, 1, 1)),
+    ("E_AMBIGUOUS", "reshape(6)\nflatten()", SAME, ("the rank of out", "neither side"), ("n0", 1, 1)),
     ("E_NAME", "linear(h, 8)", {}, ("'h' is not defined",), (None, 1, 8)),
     ("E_NAME", "relu(name='N0')", {}, ("lower-case", "'N0'"), (None, 1, 1)),
     ("E_NAME", "relu(name='n1')\nrelu()", {}, ("a node 'n1' already",), (None, 2, 1)),
@@ -88,13 +108,31 @@ CASES: list[Case] = [
     ("E_CONSTRAINT", "linear(8)\nattention(3)", {"output_shape": ("B", 4, 8)}, ("rank 2", "rank 3"), ("n1", 2, 1)),
     ("E_CONSTRAINT", "", {}, ("input:x is 6 (from input_shape)", "8 (from output_shape)"), (None, None, None)),
     ("E_RESHAPE", "reshape(4)", {}, ("size 4", "8 (from output_shape)"), ("n0", 1, 1)),
-    ("E_RESHAPE", "flatten()", {"input_shape": ("B", 3, 3)}, ("9 elements (from input_shape)", "8 elements (from output_shape)"), ("n0", 1, 1)),
+    ("E_RESHAPE", "flatten()", {"input_shape": ("B", 3, 3)}, ("9 elements (from input", "8 elements"), ("n0", 1, 1)),
     ("E_RESHAPE", "reshape(4)\nlinear()", {"output_shape": ("B", 4, 8)}, ("6 elements", "4 elements"), ("n0", 1, 1)),
-    ("E_CONSTRAINT", "concat(x, x)", {}, ("x0 6 (from input_shape)", "12", "out is 8 (from output_shape)"), ("n0", 1, 1)),
-    ("E_CONSTRAINT", "concat(x, x, axis=0)", SAME, ("2*B", "out B (from output_shape)"), ("n0", 1, 1)),
-    ("E_CONSTRAINT", "a, b = chunk(2, dim=0)\nout = a", SAME, ("does not divide", "B (from input_shape)"), ("n0", 1, 8)),
+    ("E_CONSTRAINT", "concat(x, x)", {}, ("x0 6 (from input_shape)", "12", "out is 8 (from output"), ("n0", 1, 1)),
+    ("E_CONSTRAINT", "concat(x, x, axis=0)", SAME, ("batch B (from output_shape)", "2*B (from n0"), ("n0", 1, 1)),
+    ("E_CONSTRAINT", "a, b = chunk(2, dim=0)\nout = a", SAME, ("not divide", "B (from input_shape)"), ("n0", 1, 8)),
     ("E_CONSTRAINT", "cls_token()", SAME, ("rank 2",), ("n0", 1, 1)),
     ("E_CONSTRAINT", "pad(6, 6, mode='reflect')", {"output_shape": ("B", 18)}, ("6 (from input_shape)",), ("n0", 1, 1)),
+    ("E_CONSTRAINT", "broadcast_add(x, y)", WIDE, ("a is 3 (from input x)", "of b 2 (from input y)"), ("n0", 1, 1)),
+    ("E_CONSTRAINT", "linear()\npad(4, 4)", {}, ("axis 1 of node:n0/out would be 0", "output_shape"), ("n1", 2, 1)),
+    ("E_CONSTRAINT", "reshape()\nmean(1)", {"output_shape": ("B", 2, 2, 2)}, ("would have 5 axes",), ("n1", 2, 1)),
+    ("E_CONSTRAINT", "mean(1)", SAME, ("x has 2 axes", "keepdim=True"), ("n0", 1, 1)),
+    ("E_CONSTRAINT", "reshape(2)\nlinear(6)\ncls_token()", {"output_shape": ("B", 1, 6)}, ("is 1 (",), ("n2", 3, 1)),
+    ("E_CONSTRAINT", "attention(2, rope=True)", TOKENS, ("an even width per head", "D of x, 2"), ("n0", 1, 1)),
+    ("E_RESHAPE", "reshape(2, 3)", SAME, ("2 sizes are given", "1 axes"), ("n0", 1, 1)),
+    ("E_ARGUMENT", "pad(1, 1, 1, 1)", {}, ("2 pairs", "1 axes after the batch"), ("n0", 1, 1)),
+    ("E_ARGUMENT", "pad(1, 1, value=2, mode='reflect')", {}, ("value=2.0",), (None, 1, 1)),
+    ("E_RESOURCE", "linear(50000)\nlinear(1)", HUGE, ("out [B, 10000, 50000]", "500,000,000 elements"), ("n0", 1, 1)),
+    ("E_RESOURCE", ZIGZAG, {"output_shape": ("B", 530 * 6)}, ("256 passes",), (None, None, None)),
+    ("E_SYNTAX", "() = split(2)", {}, ("without a name",), (None, 1, 1)),
+    ("E_SYNTAX", "linear(8, init={1: 2})", {}, ("are strings",), (None, 1, 16)),
+    ("E_SYNTAX", "linear(8, init={'a': 2, 'a': 2})", {}, ("'a' is given twice",), (None, 1, 25)),
+    ("E_INITIALIZATION", "linear(8, init={'a b': 2})", {}, ("'a b' is no name",), (None, 1, 1)),
+    ("E_SCHEMA", "relu()", {"input_shape": {"X": ("B", 8)}}, ("lower-case letter", "'X'"), (None, None, None)),
+    ("E_SCHEMA", "relu()", {"input_shape": {"in": ("B", 8)}}, ("keyword of Python",), (None, None, None)),
+    ("E_SCHEMA", "relu()", {"input_dtype": "int8"}, ("int64, int32, bool", "'int8'"), (None, None, None)),
     ("E_AMBIGUOUS", "linear()\nlinear()", {}, ("axis 1", "give out_features of n0 (linear, line 1)"), ("n0", 1, 1)),
     ("E_AMBIGUOUS", "reshape()\nflatten()", {"output_shape": ("B", 6)}, ("the rank", "give shape"), ("n0", 1, 1)),
     ("E_INITIALIZATION", "linear(8, init=1)", {}, ("a mapping", "got 1"), (None, 1, 1)),

@@ -33,6 +33,7 @@ SHAPES: list[tuple[str, list[Shape], list[Shape], dict[str, Any]]] = [
     ("pool_tokens(h, 'max')", [(6, 8)], [(8,)], {}),
     ("layer_norm(h)", [(6, 8, 2)], [(6, 8, 2)], {}),
     ("broadcast_add(h, g)", [(6, 1), (1, 8)], [(6, 8)], {}),
+    ("broadcast_add(h, g)", [(1, 1), (1, 1)], [(1, 1)], {}),
     ("matmul(h, g)", [(6, 8), (8, 3)], [(6, 3)], {}),
     ("constant(h)", [(6, 8)], [(4,)], {"shape": (4,)}),
     ("constant(h, 2, 3)", [(6, 8)], [(2, 3)], {}),
@@ -139,6 +140,37 @@ def test_batches_are_counted() -> None:
     assert network.nodes[0].output_shapes["out"] == (15, 4)
     network = mila.resolve(source, input_shape=("B", 4), output_shape=("B", 4))
     assert network.nodes[0].output_shapes["out"] == ("3*B", 4)
+
+
+@pytest.mark.parametrize(
+    ("known", "output", "inferred"),
+    [((6, 1), (6, 8), 8), ((6, 1), (6, 1), 1)],
+)
+def test_a_stretched_axis_is_inferred_where_one_size_is_possible(known: Shape, output: Shape, inferred: int) -> None:
+    source = "h = linear(x)\nbroadcast_add(y, h)"
+    inputs: Any = {"x": ("B", 6, 3), "y": ("B", *known)}
+    network = mila.resolve(source, input_shape=inputs, output_shape=("B", *output))
+    assert network.nodes[0].arguments["out_features"] == inferred
+    with pytest.raises(mila.NetworkError, match="E_AMBIGUOUS"):
+        mila.resolve(source, input_shape={**inputs, "y": ("B", 6, 8)}, output_shape=("B", 6, 8))
+
+
+def test_a_rank_is_inferred_backward() -> None:
+    """`reshape` has the rank that `mean`, `split`, `pad` and `broadcast_add` leave it, and the sizes."""
+    for source, output, shape in (
+        ("reshape(2, 3)\nmean(1)", (3, 4), (2, 3, 4)),
+        ("reshape(2)\nmean(2, keepdim=True)", (2, 1), (2, 12)),
+        ("reshape(4)\na, b = split(3)\nout = b", (1, 6), (4, 6)),
+        ("reshape(4)\na, b = split(3)\nout = relu(b)", (1, 6), (4, 6)),
+        ("reshape(2, 3)\nmean(1)\nrelu()", (3, 4), (2, 3, 4)),
+        ("reshape(4)\npad(1, 1)\nrelu()", (4, 8), (4, 6)),
+        ("reshape(4)\ncls_token()", (5, 6), (4, 6)),
+        ("reshape()\ncls_token()\nlinear(3)", (5, 3), (4, 6)),
+        ("h = reshape(4)\nbroadcast_add(h, h)", (4, 6), (4, 6)),
+        ("h = reshape(4)\nconcat(h, h)", (8, 6), (4, 6)),
+    ):
+        network = mila.resolve(source, input_shape=("B", 24), output_shape=("B", *output))
+        assert network.nodes[0].arguments["shape"] == shape, source
 
 
 def test_settings_are_kept() -> None:

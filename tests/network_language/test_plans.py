@@ -113,3 +113,43 @@ def test_a_plan_that_is_too_long() -> None:
     with pytest.raises(mila.NetworkError, match="at most 16,777,216") as caught:
         plan_from_json(" " * (16 * 1024**2 + 1))
     assert caught.value.code == "E_SCHEMA"
+
+
+def chunked() -> Document:
+    document: Document = json.loads(resolve_case(CASE_BY_ID["chunk-batch"]).to_json())
+    return document
+
+
+def many_nodes(document: Document) -> None:
+    document["nodes"] = document["nodes"] * 2000
+
+
+def many_edges(document: Document) -> None:
+    first = document["nodes"][0]
+    first["args"]["input_count"] = 1024
+    first["inputs"] = {f"x{index}": "input:x" for index in range(1024)}
+    document["nodes"] = [{**first, "id": f"m{index}"} for index in range(17)]
+    document["output_ref"] = "node:m0/out"
+
+
+def same_names(document: Document) -> None:
+    document["inputs"] = [{"name": "x", "shape": ["B", 4], "dtype": "float32"}] * 2
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "message"),
+    [
+        (many_nodes, "E_RESOURCE", "4,096 nodes"),
+        (many_edges, "E_RESOURCE", "17,408 inputs of nodes"),
+        (same_names, "E_SCHEMA", "stands twice"),
+        (change("nodes", 0, "args", "input_count", to=10**12), "E_RESOURCE", "1,024 ports"),
+        (change("nodes", 2, "args", to={"dim": 0}), "E_ARGUMENT", "chunks is missing"),
+    ],
+)
+def test_a_plan_beyond_the_limits(changed: Callable[[Document], None], code: str, message: str) -> None:
+    document = chunked()
+    changed(document)
+    document["artifact_digest"] = signed(document, "artifact_digest")
+    with pytest.raises(mila.NetworkError, match=message) as caught:
+        plan_from_json(json.dumps(document))
+    assert caught.value.code == code

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 import mila
 from mila.network_language import plan_from_json
 from tests.network_language.network_cases import CASE_BY_ID, resolve_case
-from tests.network_language.programs import damaged_texts, programs
+from tests.network_language.programs import damaged_texts, programs, valid_programs
 
 LARGEST = 268_435_456
 
@@ -44,6 +44,21 @@ def outcome(arguments: dict[str, Any]) -> str:
             assert 2 <= len(shape) <= 4 and 1 <= elements <= LARGEST
         assert all(size >= 1 for shape in node.parameter_shapes().values() for size in shape)
     return "resolved"
+
+
+@settings(max_examples=200)
+@given(valid_programs())
+def test_valid_programs(program: tuple[dict[str, Any], list[tuple[int, ...]]]) -> None:
+    """They resolve, with the shapes that each line makes by itself, and keep them when widths are left to inference."""
+    arguments, sizes = program
+    assert outcome(arguments) == "resolved"
+    network = mila.resolve(**arguments)
+    outermost = {node.place.line: node for node in network.nodes}  # the last call of a line is the outermost
+    assert [next(iter(node.output_shapes.values()))[1:] for node in outermost.values()] == sizes
+    source: str = arguments["source"]
+    if source.endswith("linear(5)"):
+        shorter = mila.resolve(**{**arguments, "source": source.removesuffix("5)") + ")"})
+        assert shorter.semantic_digest == network.semantic_digest
 
 
 @settings(max_examples=400)

@@ -52,6 +52,44 @@ def test_an_argument_that_nothing_says() -> None:
     assert (caught.value.code, caught.value.node, caught.value.line) == ("E_UNRESOLVED", "n0", 1)
 
 
+def test_a_batch_that_nothing_says() -> None:
+    registry = BUILT_IN.extended(declared(relation=never, batch="relation"))
+    with pytest.raises(
+        mila.NetworkError, match=r"the batch of out \(node:n0/out\) follows from neither side"
+    ) as caught:
+        mila.resolve("double()\ndouble()", input_shape=("B", 3), output_shape=("B", 12), registry=registry)
+    assert caught.value.code == "E_AMBIGUOUS"
+
+
+def contradicting(view: NodeView) -> None:
+    """A relation that infers another number than the one that was given."""
+    view.set_argument("slots", 3)
+
+
+@pytest.mark.parametrize(
+    ("changes", "call", "output", "message"),
+    [
+        ({"relation": contradicting}, "double(2)", ("B", 6), "slots is 2, but 3 is needed"),
+        ({"pattern": "x[B, 4] -> out[B, 4]"}, "double()", ("B", 6), r"axis 1 of x is 3 \(from input_shape\), but 4 is"),
+        ({"pattern": "x[B, ..., D, E] -> out[B, D]"}, "double()", ("B", 6), "3 or more axes .* has rank 2"),
+    ],
+)
+def test_what_patterns_and_relations_refuse(
+    changes: dict[str, Any], call: str, output: tuple[str | int, ...], message: str
+) -> None:
+    slots = Argument(name="slots", type="int", inferable=True, help="Slots.")
+    registry = BUILT_IN.extended(declared(arguments=(slots,), **changes))
+    with pytest.raises(mila.NetworkError, match=message) as caught:
+        mila.resolve(call, input_shape=("B", 3), output_shape=output, registry=registry)
+    assert caught.value.code == "E_CONSTRAINT"
+
+
+def test_a_size_of_the_pattern_is_inferred() -> None:
+    registry = BUILT_IN.extended(declared(pattern="x[B, 4] -> out[B, 2]"))
+    network = mila.resolve("linear()\ndouble()", input_shape=("B", 3), output_shape=("B", 2), registry=registry)
+    assert network.nodes[0].arguments["out_features"] == 4
+
+
 def test_an_operator_that_is_not_there() -> None:
     with pytest.raises(mila.NetworkError, match="did you mean linear") as caught:
         BUILT_IN["liner"]
@@ -67,6 +105,7 @@ def test_an_operator_that_is_not_there() -> None:
         ({"examples": ()}, "an example"),
         ({"summary": ""}, "summary"),
         ({"arguments": (Argument(name="x", type="int", help="A port's name."),)}, "different names"),
+        ({"pattern": "x[B, D] -> x[B, D]"}, "different names"),
         ({"arguments": (Argument(name="n", type="int", help="A size.", dimension="E"),)}, "a symbol of the pattern"),
         ({"pattern": "x* -> out"}, "the argument that counts them"),
         ({"stores_shape": "shape"}, "stores_shape names an argument"),

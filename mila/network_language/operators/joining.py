@@ -62,7 +62,6 @@ def _chunk(view: NodeView) -> None:
     dim, chunks = view.argument("dim"), view.argument("chunks")
     ready = _equal_beside(view, dim)
     if dim == 0:
-        view.equal_batches(view.outputs)
         _batch_of_chunks(view, chunks)
     elif ready:
         view.equal_sizes((port, dim) for port in view.outputs)
@@ -77,16 +76,14 @@ def _chunk(view: NodeView) -> None:
 
 
 def _batch_of_chunks(view: NodeView, chunks: int) -> None:
-    whole, part = view.batch("x"), view.batch(view.outputs[0])
-    if whole is not None:
-        rows, free = rows_of(whole.value)
-        if rows % chunks:
-            view.refuse(f"chunks={chunks} does not divide the batch of x, which is {whole}")
-        for port in view.outputs:
-            view.set_batch(port, batch_entry(rows // chunks, free))
-    elif part is not None:
-        rows, free = rows_of(part.value)
-        view.set_batch("x", batch_entry(rows * chunks, free))
+    whole = view.batch("x")
+    if whole is None:
+        return
+    rows, free = rows_of(whole.value)
+    if rows % chunks:
+        view.refuse(f"chunks={chunks} does not divide the batch of x, which is {whole}")
+    for port in view.outputs:
+        view.set_batch(port, batch_entry(rows // chunks, free))
 
 
 def _concat(view: NodeView) -> None:
@@ -99,21 +96,9 @@ def _concat(view: NodeView) -> None:
 
 
 def _summed_batches(view: NodeView) -> None:
-    known = {port: batch for port in (*view.inputs, "out") if (batch := view.batch(port)) is not None}
-    rows = {port: rows_of(batch.value)[0] for port, batch in known.items()}
-    kinds = {rows_of(batch.value)[1] for batch in known.values()}
-    if len(kinds) > 1:
-        view.refuse(f"a free batch and a fixed one do not add up: {_listed(known)}")
-    total, free = rows.pop("out", None), True in kinds
-    gaps, added = [port for port in view.inputs if port not in rows], sum(rows.values())
-    if not gaps:
-        if total not in (None, added):
-            view.refuse(f"the batches add up to {batch_entry(added, free)}, but: {_listed(known)}")
-        view.set_batch("out", batch_entry(added, free))
-    elif total is not None and total < added + len(gaps):
-        view.refuse(f"nothing is left for the batch of {', '.join(gaps)}: {_listed(known)}")
-    elif total is not None and len(gaps) == 1:
-        view.set_batch(gaps[0], batch_entry(total - added, free))
+    batches = [rows_of(batch.value) for port in view.inputs if (batch := view.batch(port)) is not None]
+    if len(batches) == len(view.inputs):
+        view.set_batch("out", batch_entry(sum(rows for rows, _ in batches), batches[0][1]))
 
 
 SPLIT = Operator(

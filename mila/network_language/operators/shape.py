@@ -129,6 +129,8 @@ def _reduced(view: NodeView) -> None:
     if rank is None:
         return
     inside_the_rank(view, "dim", rank)
+    if rank == 2 and not keep:
+        view.refuse(f"x has 2 axes; without axis {dim} only the batch is left (keepdim=True would keep the axis)")
     view.set_rank("x", rank)
     view.set_rank("out", rank - (not keep))
     for axis in range(1, rank):
