@@ -112,7 +112,7 @@ def test_the_order_of_construction_does_not_matter_and_siblings_differ(device: E
 
 
 def test_no_two_drawn_parameters_of_a_model_are_alike(device: ExecutionContext) -> None:
-    model = CASES[-1].build(device, TRAINING)
+    model = TRAINING_STEPS[-1].build(device, TRAINING)
     first_values = [array.reshape(-1)[:4].tobytes() for array, name in parameters(model) if drawn(name)]
     assert len(set(first_values)) == len(first_values) > 8
 

@@ -92,12 +92,12 @@ class CpuArithmetic(CpuLinear, CpuElementwise):
 
     def matrix_product_forward(self, output: Array, a: Array, b: Array) -> None:
         """``output (B, N, M) = a (B, N, K) @ b (B, K, M)``."""
-        with self._products():
+        with self.products():
             np.matmul(a, b, out=output)
 
     def matrix_product_backward(self, da: Array, db: Array, dy: Array, a: Array, b: Array) -> None:
         """``db = a.T @ dy`` and then ``da = dy @ b.T``, matrix by matrix; ``da`` may be ``a``."""
-        with self._products():
+        with self.products():
             np.matmul(a.swapaxes(1, 2), dy, out=db)
             np.matmul(dy, b.swapaxes(1, 2), out=da)
 
