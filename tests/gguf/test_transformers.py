@@ -56,6 +56,7 @@ def quantized(gguf: Any, array: Array, number: Any) -> Array:
 def opened_twice(parts: Parts, folder: Path, kind: str) -> tuple[Any, Any]:
     """The model as transformers reads the GGUF file, and as it reads the imported folder."""
     transformers = pytest.importorskip("transformers")
+    pytest.importorskip("accelerate")
     torch = pytest.importorskip("torch")
     write_with_gguf(folder / "model.gguf", parts, kind)
     import_gguf(folder / "model.gguf", folder / "out")
