@@ -72,10 +72,4 @@ class BoundSteps:
 
     def _unbound(self, step: Step) -> Callable[[], object]:
         values, cursor = self._values, self._cursor
-
-        def call() -> None:
-            made = step.leaf.forward_step(cursor.run, *[values[v] for v in step.inputs])  # type: ignore[arg-type]
-            for value, array in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True):
-                values[value] = array
-
-        return call
+        return lambda: step.forward(cursor.run, values)

@@ -170,9 +170,7 @@ class Execution:
         values = self._values
         values[: len(arrays)] = arrays
         for index, step in enumerate(self.schedule.steps[:stop]):
-            made = step.leaf.forward_step(run, *[values[v] for v in step.inputs])  # type: ignore[arg-type]
-            for value, array in zip(step.outputs, made if isinstance(made, tuple) else (made,), strict=True):
-                values[value] = array
+            step.forward(run, values)
             self._end_step(index)
 
     def _is_single_position(self, arrays: Sequence[Array]) -> bool:

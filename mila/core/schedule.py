@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from mila.core.context import LeafContext
 from mila.core.modes import RuntimeMode
 from mila.errors import ConfigurationError, LifecycleError
-from mila.kernels.signatures import Kernels
+from mila.kernels.signatures import Array, Kernels
 from mila.memory.storage import DType, Shape
 
 if TYPE_CHECKING:
     from mila.core.component import Component
+    from mila.core.run import Run
 
 ValueT = TypeVar("ValueT")
 #: Something for each component, which does not keep them alive.
@@ -53,6 +54,12 @@ class Step:
     def leaf(self) -> Component[Any]:
         """The component that computes the step."""
         return alive(self._leaf)
+
+    def forward(self, run: Run, values: list[Array | None]) -> None:
+        """Compute the step's outputs from its inputs, both in ``values``."""
+        made = self.leaf.forward_step(run, *[values[v] for v in self.inputs])  # type: ignore[arg-type]
+        for value, array in zip(self.outputs, made if isinstance(made, tuple) else (made,), strict=True):
+            values[value] = array
 
 
 @dataclass(slots=True)
