@@ -35,7 +35,9 @@ if TYPE_CHECKING:
     from mila.memory import storage_bytes as storage_bytes
     from mila.models import from_pretrained as from_pretrained
     from mila.models import load_weights as load_weights
+    from mila.network_language import DefinedNetwork as DefinedNetwork
     from mila.network_language import ResolvedNetwork as ResolvedNetwork
+    from mila.network_language import network as network
     from mila.network_language import resolve as resolve
 
 __version__ = "0.1.0"
@@ -63,7 +65,7 @@ _HOMES = {
     "mila.errors": ("NetworkError",),
     "mila.memory": ("MemoryPlan", "MemoryStats", "format_bytes", "storage_bytes"),
     "mila.models": ("from_pretrained", "load_weights"),
-    "mila.network_language": ("ResolvedNetwork", "resolve"),
+    "mila.network_language": ("DefinedNetwork", "ResolvedNetwork", "network", "resolve"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

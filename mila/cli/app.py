@@ -9,12 +9,17 @@ import typer
 import mila
 from mila.cli.chat import chat
 from mila.cli.demo import demo
+from mila.cli.embed import embed
 from mila.cli.generate import generate
 from mila.cli.import_model import import_model
+from mila.cli.network import network
 from mila.cli.sample import sample
 from mila.cli.train import train
 
-EXIT_CODES = "Exit codes: 0 done, 1 refused or failed, 2 wrong usage, 3 does not fit into memory, 130 interrupted."
+EXIT_CODES = (
+    "Exit codes: 0 done, 1 refused or failed, 2 wrong usage or network definition, 3 does not fit into memory, "
+    "130 interrupted."
+)
 
 
 def _print_version(asked: bool) -> None:
@@ -39,5 +44,7 @@ app.command(epilog="Example: mila train book.txt --out run --steps 500")(train)
 app.command(epilog="Example: mila sample run --prompt 'Once upon' --length 200 --temperature 0.8")(sample)
 app.command(epilog="Example: mila generate ./SmolLM2-135M 'Once upon a time' --max-new-tokens 50")(generate)
 app.command(epilog="Example: mila chat ./SmolLM2-135M-Instruct --system 'Answer in one sentence.'")(chat)
+app.command(epilog="Example: mila embed ./clip-vit-base-patch32 'a cat' 'a dog' --output texts.npy")(embed)
 app.command(epilog="Example: mila demo --seconds 60 --out demo")(demo)
 app.command("import", epilog="Example: mila import model.gguf model --dtype bfloat16")(import_model)
+app.command(epilog="Example: mila network encoder.txt --input B,6 --output B,8 --input-dtype int64")(network)

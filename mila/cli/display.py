@@ -75,18 +75,19 @@ def progress(steps: int, done: int = 0, *, show_lines: bool = True) -> Iterator[
 
 
 @contextmanager
-def loading_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]]:
-    """Give what draws how many bytes are loaded, of how many: a bar on standard error where that is a terminal.
+def loading_progress(*, quiet: bool = False, what: str = "loading") -> Iterator[Callable[[int, int], None]]:
+    """Give what draws how much is done, of how much: a bar on standard error where that is a terminal.
 
     Args:
         quiet: draw nothing.
+        what: what is done.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("loading"), BarColumn(bar_width=None), TaskProgressColumn())
+    columns = (TextColumn(what), BarColumn(bar_width=None), TaskProgressColumn())
     hidden = quiet or not console.is_terminal
     bar = Progress(*columns, console=console, transient=True, redirect_stdout=False, disable=hidden, expand=True)
     with bar:
-        task = bar.add_task("loading", total=None)
+        task = bar.add_task(what, total=None)
 
         def draw(done: int, total: int) -> None:
             bar.update(task, completed=done, total=total)
@@ -96,20 +97,20 @@ def loading_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], No
 
 def print_note(line: str) -> None:
     """One line for people on standard error, beside what the command prints; control characters are shown."""
-    typer.echo(_without_controls(line), err=True)
+    typer.echo(without_controls(line), err=True)
 
 
 def print_text(piece: str) -> None:
     """A piece of a growing text, at once. On a terminal, control characters are shown, not obeyed."""
     if sys.stdout.isatty():
-        piece = _without_controls(piece)
+        piece = without_controls(piece)
     if isinstance(sys.stdout, io.TextIOWrapper) and sys.stdout.errors == "strict":
         sys.stdout.reconfigure(errors="replace")  # models write more characters than some terminals have
     sys.stdout.write(piece)
     sys.stdout.flush()
 
 
-def _without_controls(text: str) -> str:
+def without_controls(text: str) -> str:
     """What a model or its files say, such that it cannot move the cursor, set the title, or hide a line."""
     return _CONTROLS.sub(lambda found: f"\\x{ord(found[0]):02x}", text)
 

@@ -11,17 +11,21 @@ from mila.components.constant import Constant, ConstantConfig
 from mila.components.context_attention import ContextAttention, ContextAttentionConfig
 from mila.components.cross_attention import CrossAttention, CrossAttentionConfig
 from mila.components.dropout import Dropout, DropoutConfig
+from mila.components.feed_forward import FeedForward, FeedForwardConfig
+from mila.components.gated_feed_forward import GatedFeedForward, GatedFeedForwardConfig
 from mila.components.gated_mlp import GatedMlp, GatedMlpConfig
 from mila.components.gather_token import GatherToken, GatherTokenConfig
 from mila.components.gpt_block import GptBlock, GptBlockConfig
 from mila.components.head_norm import HeadNorm, HeadNormConfig
 from mila.components.last_position import LastPosition, LastPositionConfig
 from mila.components.layer_norm import LayerNorm, LayerNormConfig
+from mila.components.layer_scale import LayerScale, LayerScaleConfig
 from mila.components.learned_position_encoding import LearnedPositionEncoding, LearnedPositionEncodingConfig
 from mila.components.learned_scale import LearnedScale, LearnedScaleConfig
 from mila.components.linear import Linear, LinearConfig
 from mila.components.llama_block import LlamaBlock, LlamaBlockConfig
 from mila.components.matrix_product import MatrixProduct, MatrixProductConfig
+from mila.components.mixture_of_experts import MixtureOfExperts, MixtureOfExpertsConfig
 from mila.components.mlp import Mlp, MlpConfig
 from mila.components.multiply import Multiply, MultiplyConfig
 from mila.components.pad import Pad, PadConfig
@@ -35,11 +39,13 @@ from mila.components.rope import Rope, RopeConfig
 from mila.components.rope_scaling import LinearScaling, Llama3Scaling
 from mila.components.scale import Scale, ScaleConfig
 from mila.components.sections import Chunk, ChunkConfig, Split, SplitConfig
+from mila.components.self_attention import SelfAttention, SelfAttentionConfig
 from mila.components.softmax import Softmax, SoftmaxConfig
 from mila.components.softmax_cross_entropy import SoftmaxCrossEntropy, SoftmaxCrossEntropyConfig
 from mila.components.subtract import Subtract, SubtractConfig
 from mila.components.swiglu import Swiglu, SwigluConfig
 from mila.components.token_embedding import TokenEmbedding, TokenEmbeddingConfig
+from mila.components.transformer_block import TransformerBlock, TransformerBlockConfig
 
 __all__ = [
     "Activation",
@@ -66,8 +72,12 @@ __all__ = [
     "CrossAttentionConfig",
     "Dropout",
     "DropoutConfig",
+    "FeedForward",
+    "FeedForwardConfig",
     "Flatten",
     "FlattenConfig",
+    "GatedFeedForward",
+    "GatedFeedForwardConfig",
     "GatedMlp",
     "GatedMlpConfig",
     "GatherToken",
@@ -80,6 +90,8 @@ __all__ = [
     "LastPositionConfig",
     "LayerNorm",
     "LayerNormConfig",
+    "LayerScale",
+    "LayerScaleConfig",
     "LearnedPositionEncoding",
     "LearnedPositionEncodingConfig",
     "LearnedScale",
@@ -94,6 +106,8 @@ __all__ = [
     "MatrixProductConfig",
     "Mean",
     "MeanConfig",
+    "MixtureOfExperts",
+    "MixtureOfExpertsConfig",
     "Mlp",
     "MlpConfig",
     "Multiply",
@@ -114,6 +128,8 @@ __all__ = [
     "RopeConfig",
     "Scale",
     "ScaleConfig",
+    "SelfAttention",
+    "SelfAttentionConfig",
     "Softmax",
     "SoftmaxConfig",
     "SoftmaxCrossEntropy",
@@ -128,6 +144,8 @@ __all__ = [
     "SwigluConfig",
     "TokenEmbedding",
     "TokenEmbeddingConfig",
+    "TransformerBlock",
+    "TransformerBlockConfig",
     "Transpose",
     "TransposeConfig",
 ]

@@ -11,26 +11,63 @@ from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Ru
 from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import row_count
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import ActivationFunction, Array
 from mila.memory.declarations import Declaration, Lifetime, Over, gradient, output, saved, workspace
 from mila.memory.storage import Shape
 
 #: ``gelu`` is exact (by the error function), ``gelu_tanh`` is GPT-2's, ``quick_gelu`` CLIP's.
 ActivationKind = Literal[
-    "none", "relu", "gelu", "gelu_tanh", "quick_gelu", "silu", "tanh", "sigmoid", "leaky_relu", "mish"
+    "none",
+    "relu",
+    "gelu",
+    "gelu_tanh",
+    "quick_gelu",
+    "silu",
+    "tanh",
+    "sigmoid",
+    "leaky_relu",
+    "mish",
+    "elu",
+    "hardswish",
+    "softplus",
 ]
 
 
-class ActivationConfig(ComponentConfig):
+class ActivationOptions(ComponentConfig):
+    """What some kinds of functions take; the others ignore it.
+
+    Attributes:
+        leaky_relu_slope: slope of ``leaky_relu`` below zero.
+        elu_alpha: minus the limit of ``elu`` far below zero.
+        softplus_beta: how sharp the bend of ``softplus`` is.
+        softplus_threshold: where ``softplus_beta * x`` is above it, ``softplus`` is ``x`` itself.
+    """
+
+    leaky_relu_slope: float = Field(default=ActivationFunction.leaky_relu_slope)
+    elu_alpha: float = Field(default=ActivationFunction.elu_alpha)
+    softplus_beta: float = Field(default=ActivationFunction.softplus_beta, gt=0)
+    softplus_threshold: float = Field(default=ActivationFunction.softplus_threshold)
+
+    def activation_function(self, kind: ActivationKind) -> ActivationFunction:
+        """The function of this kind with these options, as kernels take it."""
+        return ActivationFunction(
+            kind, self.leaky_relu_slope, self.elu_alpha, self.softplus_beta, self.softplus_threshold
+        )
+
+
+class ActivationConfig(ActivationOptions):
     """Config of :class:`Activation`.
 
     Attributes:
         kind: which function.
-        leaky_relu_slope: slope of ``leaky_relu`` below zero.
     """
 
     kind: ActivationKind = "gelu_tanh"
-    leaky_relu_slope: float = Field(default=0.01)
+
+    @property
+    def function(self) -> ActivationFunction:
+        """The function, as kernels take it."""
+        return self.activation_function(self.kind)
 
 
 class Activation(Component[ActivationConfig]):
@@ -67,16 +104,14 @@ class Activation(Component[ActivationConfig]):
         (x,) = inputs
         result = self.view("output", x.shape)
         derivative = self._derivative(x) if self.is_training_mode else None
-        self.kernels.activation_forward(
-            result, derivative, x, self.config.kind, self.config.leaky_relu_slope, self.workspace()
-        )
+        self.kernels.activation_forward(result, derivative, x, self.config.function, self.workspace())
         return result
 
     def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
         """The function of one row."""
-        (x,), config = inputs, self.config
+        (x,) = inputs
         return self.kernels.bind_activation_forward(
-            self.view("output", x.shape), x, config.kind, config.leaky_relu_slope, self.workspace()
+            self.view("output", x.shape), x, self.config.function, self.workspace()
         )
 
     def backward_step(

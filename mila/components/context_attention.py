@@ -1,4 +1,4 @@
-"""Scaled dot-product attention of one sequence to another, without its projections."""
+"""Scaled dot-product attention of queries to keys and values that lie apart, without projections."""
 
 from __future__ import annotations
 
@@ -25,16 +25,20 @@ class ContextAttentionConfig(ComponentConfig):
     Attributes:
         num_heads: heads H.
         head_dim: size D of a head.
+        causal: whether query t sees keys 0 to t only; T and S are equal then.
         probability: share of the weights that become zero in training; the others are divided by what is left.
     """
 
     num_heads: int = Field(gt=0)
     head_dim: int = Field(gt=0)
+    causal: bool = False
     probability: float = Field(default=0.0, ge=0, lt=1)
 
 
 class ContextAttention(Component[ContextAttentionConfig]):
-    """Queries (B, T, H D) attend to all keys and values (B, S, H D) of their row, scaled by 1/sqrt(D), to (B, T, H D).
+    """Queries (B, T, H D) attend to keys and values (B, S, H D) of their row, scaled by 1/sqrt(D), to (B, T, H D).
+
+    They see all of them or, if the config says ``causal``, those of positions up to their own; S is T then.
 
     As in :class:`Attention` there is no matrix of all scores, and dropped weights are drawn again in backward.
     """
@@ -55,6 +59,10 @@ class ContextAttention(Component[ContextAttentionConfig]):
             raise ShapeError(
                 f"{self.path}: expected keys and values of one shape, with a row for each of the {queries[0]} of the "
                 f"queries, got {keys} and {values}"
+            )
+        if self.config.causal and queries[1] != keys[1]:
+            raise ShapeError(
+                f"{self.path}: causal attention expected as many queries as keys, got {queries[1]} and {keys[1]}"
             )
         return (queries,)
 
@@ -90,6 +98,7 @@ class ContextAttention(Component[ContextAttentionConfig]):
             keys,
             values,
             self.config.num_heads,
+            self.config.causal,
             self._scale,
             self.config.probability if run.is_training else 0.0,
             self._key(run),
@@ -116,6 +125,7 @@ class ContextAttention(Component[ContextAttentionConfig]):
             keys,
             values,
             self.config.num_heads,
+            self.config.causal,
             self._scale,
             self.config.probability if run.is_training else 0.0,
             self._key(run),

@@ -36,7 +36,7 @@ class CrossAttentionConfig(ParameterizedConfig):
 
 
 class CrossAttention(CompositeComponent[CrossAttentionConfig]):
-    """``out_proj(attention(q_proj(x), k_proj(context), v_proj(context)))``: every position sees the whole context."""
+    """``o_proj(attention(q_proj(x), k_proj(context), v_proj(context)))``: every position sees the whole context."""
 
     config_class = CrossAttentionConfig
     component_type = ComponentType.CROSS_ATTENTION
@@ -56,7 +56,7 @@ class CrossAttention(CompositeComponent[CrossAttentionConfig]):
         keys = graph.add(self._projection("k_proj", config.context_dim or width), context)
         values = graph.add(self._projection("v_proj", config.context_dim or width), context)
         h = graph.add(ContextAttention("attention", attention), queries, keys, values)
-        return graph.add(self._projection("out_proj", width), h)
+        return graph.add(self._projection("o_proj", width), h)
 
     def _projection(self, name: str, in_features: int) -> Linear:
         config = self.config
@@ -66,6 +66,7 @@ class CrossAttention(CompositeComponent[CrossAttentionConfig]):
                 in_features=in_features,
                 out_features=config.embedding_dim,
                 bias=config.bias,
+                initialization="fan_in",
                 trainable=config.trainable,
             ),
         )

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import Any, ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
 from mila.core.bound import Cursor
@@ -22,13 +22,28 @@ class LayerNormConfig(ParameterizedConfig):
 
     Attributes:
         normalized_dim: width C of the last axis.
-        bias: whether a bias is added.
+        affine: whether there are a weight and a bias at all.
+        bias: whether a bias is added; without ``affine`` it is ``False``.
         epsilon: added to the variance.
     """
 
     normalized_dim: int = Field(gt=0)
+    affine: bool = True
     bias: bool = True
     epsilon: float = Field(default=1e-5, gt=0)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _leave_out_bias(cls, fields: Any) -> Any:
+        if isinstance(fields, dict) and fields.get("affine") is False:
+            return {"bias": False} | fields
+        return fields
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.bias and not self.affine:
+            raise ValueError("bias needs affine: without it a norm has neither weight nor bias")
+        return self
 
 
 class LayerNorm(Component[LayerNormConfig]):
@@ -43,7 +58,8 @@ class LayerNorm(Component[LayerNormConfig]):
     def parameters(self) -> Iterator[Declaration]:
         """``weight`` and ``bias``."""
         shape, trainable = (self.config.normalized_dim,), self.config.trainable
-        yield parameter("weight", shape, self.dtype, ones, trainable=trainable)
+        if self.config.affine:
+            yield parameter("weight", shape, self.dtype, ones, trainable=trainable)
         if self.config.bias:
             yield parameter("bias", shape, self.dtype, zeros, trainable=trainable)
 
@@ -66,23 +82,15 @@ class LayerNorm(Component[LayerNormConfig]):
         """Normalize rows."""
         (x,) = inputs
         result, rows = self.view("output", x.shape), (row_count(x.shape),)
-        bias = self.parameter_array("bias") if self.config.bias else None
         self.kernels.layer_norm_forward(
-            result,
-            self.view("mean", rows),
-            self.view("rstd", rows),
-            x,
-            self.parameter_array("weight"),
-            bias,
-            self.config.epsilon,
+            result, self.view("mean", rows), self.view("rstd", rows), x, *self._weight_and_bias(), self.config.epsilon
         )
         return result
 
     def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
         """Normalize one row."""
-        bias = self.parameter_array("bias") if self.config.bias else None
         return self.kernels.bind_layer_norm_forward(
-            self.view("output", inputs[0].shape), inputs[0], self.parameter_array("weight"), bias, self.config.epsilon
+            self.view("output", inputs[0].shape), inputs[0], *self._weight_and_bias(), self.config.epsilon
         )
 
     def backward_step(
@@ -91,17 +99,24 @@ class LayerNorm(Component[LayerNormConfig]):
         """Gradients of input, weight and bias."""
         (x,), (dy,) = inputs, gradients
         dx, rows = self.view("input.gradient", x.shape), (row_count(x.shape),)
-        (weight, bias), accumulate = self.contribute("weight", "bias")
+        (dweight, dbias), accumulate = self.contribute("weight", "bias")
+        weight, _ = self._weight_and_bias()
         self.kernels.layer_norm_backward(
             dx,
-            weight,
-            bias,
+            dweight,
+            dbias,
             self.view("mean", rows),
             self.view("rstd", rows),
             dy,
             x,
-            self.parameter_array("weight"),
+            weight,
             accumulate,
             self.workspace(),
         )
         return (dx,)
+
+    def _weight_and_bias(self) -> tuple[Array | None, Array | None]:
+        """Each ``None`` where there is none."""
+        config = self.config
+        weight = self.parameter_array("weight") if config.affine else None
+        return weight, self.parameter_array("bias") if config.bias else None

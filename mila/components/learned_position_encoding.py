@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import ClassVar
 
 from pydantic import Field
 
@@ -37,6 +38,7 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
     config_class = LearnedPositionEncodingConfig
     component_type = ComponentType.LEARNED_POSITION_ENCODING
     is_per_position = True
+    stored_parameters: ClassVar[tuple[str, ...]] = ("wpe",)
     required_kernels = ("position_forward", "position_backward", "copy")
 
     def parameters(self) -> Iterator[Declaration]:

@@ -3,22 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mila.components.token_embedding import TokenEmbedding
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
 from mila.core.bound import Cursor
 from mila.core.checking import check_array
 from mila.core.component import Component
-from mila.core.initializers import normal, xavier_uniform, zeros
+from mila.core.initializers import normal, uniform, xavier_uniform, zeros
 from mila.core.parameters import ParameterGradient
 from mila.core.shapes import require_width, row_count
 from mila.devices import DeviceId
 from mila.errors import ConfigurationError, DTypeError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
-from mila.memory.declarations import Declaration, Lifetime, gradient, output, parameter, workspace
+from mila.memory.declarations import (
+    Declaration,
+    Initializer,
+    Lifetime,
+    gradient,
+    output,
+    parameter,
+    workspace,
+)
 from mila.memory.storage import FLOAT8_E4M3, FLOAT32, DType, Shape
 
 
@@ -29,15 +37,38 @@ class LinearConfig(ParameterizedConfig):
         in_features: width I of the input.
         out_features: width O of the output.
         bias: whether a bias is added.
-        initial_std: normal initial weights of this standard deviation; uniform Xavier by default.
+        initialization: ``xavier``: a uniform weight (Glorot & Bengio 2010) and a bias of 0; ``fan_in``: both uniform
+            within 1/sqrt(I), as in PyTorch (He et al. 2015 with a = sqrt(5)).
+        initial_std: a normal weight of this standard deviation instead, and a bias of 0.
         shared_weight: the weight is not declared but given by ``install_shared_weight``; for inference.
     """
 
     in_features: int = Field(gt=0)
     out_features: int = Field(gt=0)
     bias: bool = True
+    initialization: Literal["xavier", "fan_in"] = "xavier"
     initial_std: float | None = Field(default=None, gt=0)
     shared_weight: bool = False
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.initial_std is not None and self.initialization == "fan_in":
+            raise ValueError("initialization 'fan_in' and initial_std exclude each other")
+        return self
+
+    @property
+    def initial_weight(self) -> Initializer:
+        """Draws the weight."""
+        if self.initial_std is not None:
+            return normal(self.initial_std)
+        if self.initialization == "fan_in":
+            return uniform(self.in_features**-0.5)
+        return xavier_uniform(self.in_features, self.out_features)
+
+    @property
+    def initial_bias(self) -> Initializer:
+        """Draws the bias."""
+        return uniform(self.in_features**-0.5) if self.initialization == "fan_in" else zeros
 
 
 class Linear(Component[LinearConfig]):
@@ -51,10 +82,13 @@ class Linear(Component[LinearConfig]):
     component_type = ComponentType.LINEAR
     reads: ClassVar[tuple[str, ...]] = ("input",)
     is_per_position = True
+    stored_parameters: ClassVar[tuple[str, ...]] = ("weight",)
+    stored_gradients: ClassVar[tuple[str, ...]] = ("weight",)
     required_kernels = (
         "linear_forward",
-        "linear_forward_per_channel",
+        "linear_forward_narrow",
         "linear_backward_input",
+        "linear_backward_input_narrow",
         "linear_backward_weight",
         "linear_backward_bias",
     )
@@ -86,14 +120,10 @@ class Linear(Component[LinearConfig]):
         config = self.config
         if self.tied_to is None and not config.shared_weight:
             shape = (config.out_features, config.in_features)
-            initializer = (
-                xavier_uniform(config.in_features, config.out_features)
-                if config.initial_std is None
-                else normal(config.initial_std)
-            )
-            yield parameter("weight", shape, self.dtype, initializer, trainable=config.trainable)
+            yield parameter("weight", shape, self.dtype, config.initial_weight, trainable=config.trainable)
         if config.bias:
-            yield parameter("bias", (config.out_features,), self.dtype, zeros, trainable=config.trainable)
+            width = (config.out_features,)
+            yield parameter("bias", width, self.dtype, config.initial_bias, trainable=config.trainable)
 
     def check_build(self, context: LeafContext) -> None:
         """A tied table must be in the same tree; an installed weight has no gradient."""
@@ -111,16 +141,20 @@ class Linear(Component[LinearConfig]):
         """Output, input gradient, and what the backward products need besides."""
         config, kernels, rows = self.config, context.kernels, row_count(context.input_shape)
         yield output((*context.input_shape[:-1], config.out_features), context.dtype)
-        if config.shared_weight or (self.tied_to is not None and self.tied_to.is_quantized):
-            size = kernels.linear_forward_per_channel_workspace(config.out_features, config.in_features)
+        is_narrow = self.dtype != context.dtype
+        if is_narrow or config.shared_weight or (self.tied_to is not None and self.tied_to.is_quantized):
+            size = kernels.linear_forward_narrow_workspace(config.out_features, config.in_features)
             yield workspace("widening", (size,), context.statistics_dtype, during=Lifetime.FORWARD)
         if context.is_training:
             yield gradient("input", context.input_shape, context.dtype)
-            size = 0
-            if self._weight_is_trainable():
+            size, trained = 0, self._trained()
+            if "weight" in trained:
                 size = kernels.linear_backward_weight_workspace(rows, config.out_features, config.in_features)
-            if config.bias and config.trainable:
+            if "bias" in trained:
                 size = max(size, kernels.linear_backward_bias_workspace(rows, config.out_features))
+            if is_narrow:
+                narrow = kernels.linear_backward_input_narrow_workspace(rows, config.out_features, config.in_features)
+                size = max(size, narrow)
             yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
 
     def forward_step(self, run: Run, *inputs: Array) -> Array:
@@ -129,10 +163,10 @@ class Linear(Component[LinearConfig]):
         result = self.view("output", (*x.shape[:-1], self.config.out_features))
         weight, scales = self._weight()
         bias = self.parameter_array("bias") if self.config.bias else None
-        if scales is None:
+        if weight.dtype == x.dtype:
             self.kernels.linear_forward(result, x, weight, bias)
         else:
-            self.kernels.linear_forward_per_channel(result, x, weight, scales, bias, self.workspace("widening"))
+            self.kernels.linear_forward_narrow(result, x, weight, scales, bias, self.workspace("widening"))
         return result
 
     def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
@@ -150,7 +184,11 @@ class Linear(Component[LinearConfig]):
         """``dx = dy @ weight``, ``dweight = dy.T @ x``, ``dbias = dy.sum``."""
         (x,), (dy,) = inputs, gradients
         dx = self.view("input.gradient", x.shape)
-        self.kernels.linear_backward_input(dx, dy, self._weight()[0])
+        weight, _ = self._weight()
+        if weight.dtype == x.dtype:
+            self.kernels.linear_backward_input(dx, dy, weight)
+        else:
+            self.kernels.linear_backward_input_narrow(dx, dy, weight, self.workspace())
         weight_gradient, bias_gradient = self._weight_gradient(), self.parameter_gradient("bias")
         if weight_gradient is not None:
             target, accumulate = weight_gradient.contribute()
@@ -196,8 +234,12 @@ class Linear(Component[LinearConfig]):
             raise LifecycleError(f"{self.path}: has no weight yet; call install_shared_weight")
         return self._installed
 
-    def _weight_is_trainable(self) -> bool:
-        return self.tied_to.config.trainable if self.tied_to is not None else self.config.trainable
+    def _trained(self) -> set[str]:
+        """Which of ``weight`` and ``bias`` get gradients; a tied weight as its table does."""
+        trained = {declaration.name for declaration in self.declared_parameters() if declaration.trainable}
+        if self.tied_to is not None and any(table.trainable for table in self.tied_to.declared_parameters()):
+            trained.add("weight")
+        return trained
 
     def _weight_gradient(self) -> ParameterGradient | None:
         return self.tied_to.parameter_gradient("wte") if self.tied_to is not None else self.parameter_gradient("weight")

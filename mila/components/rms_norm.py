@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from mila.core import ComponentType, LeafContext, ParameterizedConfig, Run
 from mila.core.bound import Cursor
@@ -22,15 +22,25 @@ class RmsNormConfig(ParameterizedConfig):
 
     Attributes:
         normalized_dim: width C of the last axis.
+        affine: whether there is a weight, and may be a bias and a ``unit_offset``.
         bias: whether a bias is added.
         epsilon: added to the mean square.
         unit_offset: added to the weight; 1 for checkpoints that store ``weight - 1``, which then starts at 0.
     """
 
     normalized_dim: int = Field(gt=0)
+    affine: bool = True
     bias: bool = False
     epsilon: float = Field(default=1e-5, gt=0)
     unit_offset: float = Field(default=0.0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if not self.affine and self.bias:
+            raise ValueError("bias needs affine: without it a norm has neither weight nor bias")
+        if not self.affine and self.unit_offset:
+            raise ValueError(f"unit_offset {self.unit_offset} needs affine: without it there is no weight to add it to")
+        return self
 
 
 class RmsNorm(Component[RmsNormConfig]):
@@ -45,7 +55,8 @@ class RmsNorm(Component[RmsNormConfig]):
     def parameters(self) -> Iterator[Declaration]:
         """``weight`` and ``bias``."""
         shape, trainable = (self.config.normalized_dim,), self.config.trainable
-        yield parameter("weight", shape, self.dtype, constant(1 - self.config.unit_offset), trainable=trainable)
+        if self.config.affine:
+            yield parameter("weight", shape, self.dtype, constant(1 - self.config.unit_offset), trainable=trainable)
         if self.config.bias:
             yield parameter("bias", shape, self.dtype, zeros, trainable=trainable)
 
@@ -73,8 +84,7 @@ class RmsNorm(Component[RmsNormConfig]):
             result,
             self.view("rstd", (row_count(x.shape),)),
             x,
-            self.parameter_array("weight"),
-            self.parameter_array("bias") if self.config.bias else None,
+            *self._weight_and_bias(),
             self.config.epsilon,
             self.config.unit_offset,
             self.workspace("forward_workspace"),
@@ -87,8 +97,7 @@ class RmsNorm(Component[RmsNormConfig]):
         return self.kernels.bind_rms_norm_forward(
             self.view("output", inputs[0].shape),
             inputs[0],
-            self.parameter_array("weight"),
-            self.parameter_array("bias") if config.bias else None,
+            *self._weight_and_bias(),
             config.epsilon,
             config.unit_offset,
             self.workspace("forward_workspace"),
@@ -100,17 +109,24 @@ class RmsNorm(Component[RmsNormConfig]):
         """Gradients of input, weight and bias."""
         (x,), (dy,) = inputs, gradients
         dx = self.view("input.gradient", x.shape)
-        (weight, bias), accumulate = self.contribute("weight", "bias")
+        (dweight, dbias), accumulate = self.contribute("weight", "bias")
+        weight, _ = self._weight_and_bias()
         self.kernels.rms_norm_backward(
             dx,
-            weight,
-            bias,
+            dweight,
+            dbias,
             self.view("rstd", (row_count(x.shape),)),
             dy,
             x,
-            self.parameter_array("weight"),
+            weight,
             self.config.unit_offset,
             accumulate,
             self.workspace(),
         )
         return (dx,)
+
+    def _weight_and_bias(self) -> tuple[Array | None, Array | None]:
+        """Each ``None`` where there is none."""
+        config = self.config
+        weight = self.parameter_array("weight") if config.affine else None
+        return weight, self.parameter_array("bias") if config.bias else None

@@ -1,4 +1,4 @@
-"""Rotary positions (Su et al. 2021) on the query and key heads of a packed projection."""
+"""Rotary positions (Su et al. 2021) on query and key heads, packed or apart."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class RopeConfig(ComponentConfig):
 
     Attributes:
         num_heads: query heads H.
-        num_kv_heads: key heads K, and as many value heads, which pass unchanged.
+        num_kv_heads: key heads K, and as many value heads, which pass unchanged; 0 where the input is queries alone, or
+            keys alone.
         head_dim: size D of a head.
         theta: base of the wavelengths.
         rotary_dim: how much of each head turns; all of it by default.
@@ -33,7 +34,7 @@ class RopeConfig(ComponentConfig):
     """
 
     num_heads: int = Field(gt=0)
-    num_kv_heads: int = Field(gt=0)
+    num_kv_heads: int = Field(ge=0)
     head_dim: int = Field(gt=0)
     theta: float = Field(default=10000.0, gt=0)
     rotary_dim: int | None = Field(default=None, gt=0)

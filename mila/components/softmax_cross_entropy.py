@@ -35,6 +35,7 @@ class SoftmaxCrossEntropy(Component[SoftmaxCrossEntropyConfig]):
     component_type = ComponentType.SOFTMAX_CROSS_ENTROPY
     ports = (Port("logits"), Port("targets", is_ids=True))
     output_names = ("loss",)
+    wide_outputs: ClassVar[tuple[str, ...]] = ("loss",)
     reads: ClassVar[tuple[str, ...]] = ("logits", "targets")
     required_kernels = ("cross_entropy_forward", "cross_entropy_backward", "integer_range", "first_outside")
 
@@ -57,7 +58,7 @@ class SoftmaxCrossEntropy(Component[SoftmaxCrossEntropyConfig]):
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
         """Loss, row statistics, a tile, and the gradient of the logits."""
         shape, rows = context.input_shape, row_count(context.input_shape)
-        yield output((1,), context.dtype, name="loss")
+        yield output((1,), context.statistics_dtype, name="loss")
         yield saved("log_sum_exp", (rows,), context.statistics_dtype)
         size = context.kernels.cross_entropy_forward_workspace(rows, shape[-1])
         yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.FORWARD)

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import ClassVar
 
-from pydantic import Field
-
-from mila.components.activation import ActivationKind
-from mila.core import ComponentConfig, ComponentType, LeafContext, Overwrite, Run
+from mila.components.activation import ActivationKind, ActivationOptions
+from mila.core import ComponentType, LeafContext, Overwrite, Run
 from mila.core.bound import Cursor
 from mila.core.component import Component
 from mila.core.shapes import row_count
 from mila.errors import ShapeError
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import ActivationFunction, Array
 from mila.memory.declarations import Declaration, Lifetime, Over, gradient, output, workspace
 from mila.memory.storage import Shape
 
 
-class SwigluConfig(ComponentConfig):
+class SwigluConfig(ActivationOptions):
     """Config of :class:`Swiglu`.
 
     Attributes:
         gate_activation: the function of the gate; ``silu`` makes it SwiGLU, ``gelu_tanh`` GeGLU.
-        leaky_relu_slope: slope of ``leaky_relu`` below zero.
     """
 
     gate_activation: ActivationKind = "silu"
-    leaky_relu_slope: float = Field(default=0.01)
+
+    @property
+    def gate_function(self) -> ActivationFunction:
+        """The function of the gate, as kernels take it."""
+        return self.activation_function(self.gate_activation)
 
 
 class Swiglu(Component[SwigluConfig]):
@@ -65,20 +66,16 @@ class Swiglu(Component[SwigluConfig]):
         """Gate the second half by the first."""
         (x,) = inputs
         result = self.view("output", (*x.shape[:-1], x.shape[-1] // 2))
-        config = self.config
-        self.kernels.gated_forward(
-            result, x, config.gate_activation, config.leaky_relu_slope, self.workspace("forward_workspace")
-        )
+        self.kernels.gated_forward(result, x, self.config.gate_function, self.workspace("forward_workspace"))
         return result
 
     def bind_step(self, inputs: tuple[Array, ...], cursor: Cursor) -> Callable[[], object] | None:
         """Gate one row."""
-        (x,), config = inputs, self.config
+        (x,) = inputs
         return self.kernels.bind_gated_forward(
             self.view("output", (*x.shape[:-1], x.shape[-1] // 2)),
             x,
-            config.gate_activation,
-            config.leaky_relu_slope,
+            self.config.gate_function,
             self.workspace("forward_workspace"),
         )
 
@@ -87,8 +84,6 @@ class Swiglu(Component[SwigluConfig]):
     ) -> tuple[Array | None, ...]:
         """Gradients of gate and value."""
         (x,) = inputs
-        dx, config = self.view("input.gradient", x.shape), self.config
-        self.kernels.gated_backward(
-            dx, gradients[0], x, config.gate_activation, config.leaky_relu_slope, self.workspace()
-        )
+        dx = self.view("input.gradient", x.shape)
+        self.kernels.gated_backward(dx, gradients[0], x, self.config.gate_function, self.workspace())
         return (dx,)

@@ -46,12 +46,15 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
     ports = (Port("ids", is_ids=True),)
     reads: ClassVar[tuple[str, ...]] = ("ids",)
     is_per_position = True
+    stored_parameters: ClassVar[tuple[str, ...]] = ("wte",)
+    stored_gradients: ClassVar[tuple[str, ...]] = ("wte",)
     required_kernels = (
         "integer_range",
         "first_outside",
         "embedding_forward",
-        "embedding_forward_per_channel",
+        "embedding_forward_narrow",
         "embedding_backward",
+        "embedding_backward_narrow",
     )
     #: Whether the scales were computed here, from a float table, and not loaded.
     _scales_are_derived = False
@@ -93,12 +96,15 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         return ((*require_rank(self, context.input_shape, "B, T"), self.embedding_dim),)
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
-        """The output; for a quantized table a tile to widen rows in."""
+        """The output; for a table that is stored in less than is computed in, what its rows are widened in."""
         yield output((*context.input_shape, self.embedding_dim), context.dtype)
-        if self.is_quantized:
-            rows = context.input_shape[0] * context.input_shape[1]
-            size = context.kernels.embedding_forward_per_channel_workspace(rows, self.embedding_dim)
+        rows, kernels = context.input_shape[0] * context.input_shape[1], context.kernels
+        if self.is_quantized or self.dtype != context.dtype:
+            size = kernels.embedding_forward_narrow_workspace(rows, self.embedding_dim)
             yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.FORWARD)
+        if context.is_training and self.dtype != context.dtype:
+            size = kernels.embedding_backward_narrow_workspace(rows, self.embedding_dim)
+            yield workspace("backward_workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
 
     def forward_step(self, run: Run, *inputs: Array) -> Array:
         """Gather rows."""
@@ -106,12 +112,11 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         check_token_ids(self, "id", ids, self.vocab_size)
         result = self.view("output", (*ids.shape, self.embedding_dim))
         table, scale = self.parameter_array("wte"), self.config.embedding_scale
-        if self.is_quantized:
-            self.kernels.embedding_forward_per_channel(
-                result, table, self.parameter_array("wte_scale"), ids, scale, self.workspace()
-            )
-        else:
+        if table.dtype == result.dtype:
             self.kernels.embedding_forward(result, table, ids, scale)
+        else:
+            scales = self.parameter_array("wte_scale") if self.is_quantized else None
+            self.kernels.embedding_forward_narrow(result, table, scales, ids, scale, self.workspace())
         return result
 
     def backward_step(
@@ -121,8 +126,13 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         table_gradient = self.parameter_gradient("wte")
         if table_gradient is not None:
             check_token_ids(self, "id", inputs[0], self.vocab_size)
-            target, accumulate = table_gradient.contribute()
-            self.kernels.embedding_backward(target, gradients[0], inputs[0], self.config.embedding_scale, accumulate)
+            (target, accumulate), (dy,), (ids,) = table_gradient.contribute(), gradients, inputs
+            scale = self.config.embedding_scale
+            if target.dtype == dy.dtype:
+                self.kernels.embedding_backward(target, dy, ids, scale, accumulate)
+            else:
+                scratch = self.workspace("backward_workspace")
+                self.kernels.embedding_backward_narrow(target, dy, ids, scale, accumulate, scratch)
         return (None,)
 
     # ------------------------------------------------------------------ sharing and quantization

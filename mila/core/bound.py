@@ -63,7 +63,7 @@ class BoundSteps:
         return self._values
 
     def _bind(self, step: Step) -> Callable[[], object]:
-        if all(value >= self._input_count for value in step.inputs):
+        if step.may_bind and all(value >= self._input_count for value in step.inputs):
             inputs = tuple(self._values[v] for v in step.inputs)
             bound = step.leaf.bind_step(inputs, self._cursor)  # type: ignore[arg-type]
             if bound is not None:

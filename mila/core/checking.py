@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mila.core.component import Component
 
 _ID_DTYPES = (np.dtype(np.int32), np.dtype(np.int64))
+_MASK_DTYPES = (np.dtype(np.bool_),)
 
 
 def check_inputs(
@@ -27,19 +28,21 @@ def check_inputs(
         raise ShapeError(f"{root.path}: expected {len(ports)} inputs ({names}), got {len(inputs)}")
     checked = []
     for port, array, shape in zip(ports, inputs, built, strict=False):
-        dtypes = _ID_DTYPES if port.is_ids else (root.dtype,)
+        dtypes = (_MASK_DTYPES if port.is_mask else _ID_DTYPES) if port.is_ids else (root.dtype,)
         array = check_array(f"{root.path}: input {port.name!r}", array, dtypes)
         check_extents(f"{root.path}: input {port.name!r}", array.shape, shape, has_sequence_axis(port.is_ids, shape))
         checked.append(array)
     return checked
 
 
-def check_gradients(root: Component[Any], gradients: Sequence[Array], shapes: Sequence[Shape]) -> list[Array]:
-    """The gradients of the outputs, of exactly the shapes of the last outputs."""
+def check_gradients(
+    root: Component[Any], gradients: Sequence[Array], shapes: Sequence[Shape], dtypes: Sequence[DType]
+) -> list[Array]:
+    """The gradients of the outputs, of exactly the shapes of the last outputs, and of their ``dtypes``."""
     checked = []
-    for name, array, shape in zip(root.output_names, gradients, shapes, strict=True):
+    for name, array, shape, dtype in zip(root.output_names, gradients, shapes, dtypes, strict=True):
         what = f"{root.path}: gradient of {name!r}"
-        array = check_array(what, array, (root.dtype,))
+        array = check_array(what, array, (dtype,))
         if array.shape != shape:
             raise ShapeError(f"{what}: expected shape {shape}, got {array.shape}")
         checked.append(array)

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-import math
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 from mila.core import lifecycle, loading, state
+from mila.core.built_state import BuiltState
 from mila.core.config import ComponentConfig
 from mila.core.context import BuildContext, LeafContext
 from mila.core.graph import Port
-from mila.core.identity import Identity
-from mila.core.modes import ComponentType, RuntimeMode, TrainingMode
-from mila.core.parameters import ParameterGradient
+from mila.core.modes import ComponentType, TrainingMode
+from mila.core.parameters import ParameterOverride
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, LifecycleError
 from mila.kernels.signatures import Array
-from mila.memory.declarations import Category, Declaration
+from mila.memory.declarations import Category, Declaration, Initializer
 from mila.memory.plan import MemoryPlan
 from mila.memory.stats import MemoryStats
 from mila.memory.storage import DType, Shape
@@ -33,7 +32,7 @@ if TYPE_CHECKING:
 ConfigT = TypeVar("ConfigT", bound=ComponentConfig)
 
 
-class Component(Identity, Generic[ConfigT]):
+class Component(BuiltState, Generic[ConfigT]):
     """A named part of a network; this class itself is the base of leaves.
 
     A leaf says what it is in class attributes, yields its ``parameters`` and the rest of its memory in ``declare``,
@@ -54,6 +53,12 @@ class Component(Identity, Generic[ConfigT]):
     output_names: tuple[str, ...] = ("output",)
     #: Names of the inputs and outputs that ``backward_step`` reads.
     reads: ClassVar[tuple[str, ...]] = ()
+    #: Names of outputs that are stored in float32 also where the network is stored in less, such as a loss.
+    wide_outputs: ClassVar[tuple[str, ...]] = ()
+    #: Parameters that steps take, and parameters to whose gradients steps add, as they are stored: where a network is
+    #: stored in less than it is computed in, all others are widened as a whole for the step.
+    stored_parameters: ClassVar[tuple[str, ...]] = ()
+    stored_gradients: ClassVar[tuple[str, ...]] = ()
     #: Whether each position is computed by itself: such a leaf alone is built for one position in inference.
     is_per_position: ClassVar[bool] = False
     is_composite: ClassVar[bool] = False
@@ -76,11 +81,7 @@ class Component(Identity, Generic[ConfigT]):
             raise ConfigurationError(f"{name}: expected a {self.config_class.__name__}, got {type(config).__name__}")
         self.config: ConfigT = config
         self._execution: Execution | None = None
-        self._build_context: BuildContext | None = None
-        self._training_mode = TrainingMode.NORMAL
-        self._arrays: dict[str, Array] = {}
         self._owned: list[tuple[Array, Category]] = []
-        self._gradients: dict[str, ParameterGradient] = {}
         self._missing: dict[str, None] = {}  # state names without values, in order; one for the whole tree
         self._mode_lock: threading.RLock | None = None  # the root's, once built
         self.graph: Graph | None = None
@@ -112,8 +113,14 @@ class Component(Identity, Generic[ConfigT]):
     def check_context(self, context: BuildContext) -> None:
         """Of a root: raise where it cannot be built for ``context``."""
 
-    def root_buffers(self) -> Iterator[Declaration]:
-        """Of a root: what it holds besides its leaves, as long as it lives."""
+    def check_child(self, child: Component[Any], output_shapes: tuple[Shape, ...]) -> None:
+        """Of a composite: raise where a child's outputs have other shapes than the composite counts on."""
+
+    def check_input_shapes(self, shapes: Mapping[str, Shape]) -> None:
+        """Of a root: raise where inputs of ``shapes`` do not belong together; asked of builds and of runs."""
+
+    def root_buffers(self, context: BuildContext, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
+        """Of a root, whose outputs have these dtypes: what it holds besides its leaves, as long as it lives."""
         yield from ()
 
     def default_prefill_size(self, length: int) -> int:
@@ -161,7 +168,7 @@ class Component(Identity, Generic[ConfigT]):
 
     def store_parameter(self, declaration: Declaration, values: state.Rows) -> None:
         """Write a loaded tensor of the right shape into the parameter; converts between float dtypes."""
-        state.convert_into(self.parameter_array(declaration.name), values)
+        state.convert_into(self.stored_parameter(declaration.name), values)
         self.parameter_stored(declaration)
 
     def parameter_stored(self, declaration: Declaration) -> None:
@@ -208,7 +215,7 @@ class Component(Identity, Generic[ConfigT]):
 
     def parameter_count(self) -> int:
         """Number of parameter elements, a shared parameter once."""
-        return sum(d.elements for c in self.walk() for d in c.parameters() if d.companion_of is None)
+        return sum(d.elements for c in self.walk() for d in c.declared_parameters() if d.companion_of is None)
 
     # ------------------------------------------------------------------ building
 
@@ -222,43 +229,6 @@ class Component(Identity, Generic[ConfigT]):
         """
         lifecycle.build(self, context)
 
-    @property
-    def is_built(self) -> bool:
-        """Whether its buffers exist."""
-        return self._build_context is not None
-
-    @property
-    def build_context(self) -> BuildContext | None:
-        """What it was built for, with its own input shapes; ``None`` before build."""
-        return self._build_context
-
-    @property
-    def runtime_mode(self) -> RuntimeMode | None:
-        """What it was built for; ``None`` before build."""
-        return None if self._build_context is None else self._build_context.runtime_mode
-
-    @property
-    def training_mode(self) -> TrainingMode | None:
-        """The switch; ``EVAL`` on an inference build, ``None`` before build."""
-        if self._build_context is None:
-            return None
-        return self._training_mode if self._build_context.is_training else TrainingMode.EVAL
-
-    @property
-    def is_training_mode(self) -> bool:
-        """Whether it was built for training."""
-        return self.runtime_mode is RuntimeMode.TRAINING
-
-    @property
-    def is_inference_mode(self) -> bool:
-        """Whether it was built for inference."""
-        return self.runtime_mode is RuntimeMode.INFERENCE
-
-    @property
-    def is_eval_mode(self) -> bool:
-        """Whether the switch is at ``EVAL``."""
-        return self.training_mode is TrainingMode.EVAL
-
     def set_training_mode(self, mode: TrainingMode) -> None:
         """Turn the switch of the component and everything below it; only on a build for training.
 
@@ -266,11 +236,6 @@ class Component(Identity, Generic[ConfigT]):
             LifecycleError: not built, or built for inference.
         """
         lifecycle.set_training_mode(self, mode)
-
-    def require_built(self, call: str) -> None:
-        """Raise :class:`LifecycleError` unless built."""
-        if self._build_context is None:
-            raise LifecycleError(f"{self.path}: {call} needs a built component; call build first")
 
     # ------------------------------------------------------------------ running
 
@@ -300,23 +265,57 @@ class Component(Identity, Generic[ConfigT]):
 
     # ------------------------------------------------------------------ parameters
 
+    def declared_parameters(self) -> Iterator[Declaration]:
+        """Its ``parameters``, as the owner of the component wants them."""
+        for declaration in self.parameters():
+            override = self._overrides.get(declaration.name)
+            yield declaration if override is None else override.applied(declaration)
+
+    def override_parameter(
+        self,
+        name: str,
+        *,
+        state_name: str | None = None,
+        initializer: Initializer | None = None,
+        trainable: bool | None = None,
+    ) -> None:
+        """Say something about one parameter; see :meth:`override_parameters` and :class:`ParameterOverride`."""
+        self.override_parameters({name: ParameterOverride(state_name, initializer, trainable)})
+
+    def override_parameters(self, overrides: Mapping[str, ParameterOverride]) -> None:
+        """Say something about parameters of an unbuilt component, by the component's own names for them.
+
+        Raises:
+            ConfigurationError: no such parameter.
+            LifecycleError: the component is built.
+        """
+        if self.is_built:
+            raise LifecycleError(f"{self.path}: is built; say it before build")
+        known = {declaration.name for declaration in self.parameters()}
+        for name in overrides:
+            if name not in known:
+                raise ConfigurationError(f"{self.path}: has no parameter {name!r}")
+        for name, override in overrides.items():
+            self._overrides[name] = override.over(self._overrides.get(name, ParameterOverride()))
+
     def get_parameter_names(self) -> list[str]:
         """Names of the parameters relative to the component, in the order of ``get_parameters``."""
         prefix = self.state_path
-        names = [c.state_name(d.name) for c in self.walk() for d in c.parameters() if d.companion_of is None]
+        names = [c.state_name(d.name) for c in self.walk() for d in c.declared_parameters() if d.companion_of is None]
         return [name[len(prefix) + 1 :] if prefix else name for name in names]
 
     def get_parameters(self) -> list[Array]:
         """The parameters: views of the arena."""
         self.require_built("get_parameters")
-        return [c.parameter_array(d.name) for c in self.walk() for d in c.parameters() if d.companion_of is None]
+        pairs = ((c, d) for c in self.walk() for d in c.declared_parameters() if d.companion_of is None)
+        return [component.stored_parameter(declaration.name) for component, declaration in pairs]
 
     def get_gradients(self) -> list[Array | None]:
         """Gradients in the order of ``get_parameters``, ``None`` for frozen ones; empty on an inference build."""
         self.require_built("get_gradients")
         if self.is_inference_mode:
             return []
-        pairs = [(c, d) for c in self.walk() for d in c.parameters() if d.companion_of is None]
+        pairs = [(c, d) for c in self.walk() for d in c.declared_parameters() if d.companion_of is None]
         gradients = [c._gradients.get(d.name) for c, d in pairs]
         return [None if gradient is None else gradient.read() for gradient in gradients]
 
@@ -347,42 +346,6 @@ class Component(Identity, Generic[ConfigT]):
     def load_(self, archive: ArchiveReader, mode: ArchiveMode) -> loading.LoadReport:
         """Read the parameters that :meth:`save_` wrote; strict. With ``WEIGHTS_ONLY``, another dtype is converted."""
         return loading.load(self, archive, mode)
-
-    # ------------------------------------------------------------------ for leaves
-
-    def view(self, name: str, shape: Shape) -> Array:
-        """The first elements of an owned buffer, as an array of ``shape``."""
-        flat = self._arrays[name]
-        return flat[: math.prod(shape)].reshape(shape)
-
-    def workspace(self, name: str = "workspace") -> Array:
-        """A whole owned buffer, flat."""
-        return self._arrays[name]
-
-    def parameter_array(self, name: str) -> Array:
-        """A parameter in its own shape."""
-        return self._arrays[name]
-
-    def parameter_gradient(self, name: str) -> ParameterGradient | None:
-        """The gradient of a parameter; ``None`` where it is frozen or the build is for inference."""
-        return self._gradients.get(name)
-
-    def contribute(self, *names: str) -> tuple[list[Array | None], bool]:
-        """Where to put contributions to gradients of parameters, ``None`` where there is none, and whether to add.
-
-        One answer serves all: where only some are still zero, their zeros are written.
-        """
-        gradients = [self._gradients.get(name) for name in names]
-        if len({gradient.is_zero for gradient in gradients if gradient is not None}) > 1:
-            for gradient in gradients:
-                if gradient is not None:
-                    gradient.read()
-        pairs = [(None, False) if gradient is None else gradient.contribute() for gradient in gradients]
-        return [array for array, _ in pairs], any(accumulate for _, accumulate in pairs)
-
-    def has_buffer(self, name: str) -> bool:
-        """Whether the build declared a buffer of this name."""
-        return name in self._arrays
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise LifecycleError(

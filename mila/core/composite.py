@@ -71,6 +71,8 @@ class CompositeComponent(Component[ConfigT]):
 
     def find_component(self, path: str) -> Component[Any]:
         """The descendant at ``path``, such as ``"block_3.ln_1"``; :class:`ConfigurationError` where there is none."""
+        if not isinstance(path, str):
+            raise ConfigurationError(f"{self.path}: expected the path of a child, such as 'block_0.ln_1', got {path!r}")
         component: Component[Any] = self
         for name in path.split("."):
             if not isinstance(component, CompositeComponent):

@@ -165,7 +165,7 @@ class LeafContext:
     Attributes:
         input_shapes: largest shape of each input.
         runtime_mode: what the build is for.
-        dtype: stored dtype of parameters and activations.
+        dtype: of all activations that the leaf sees: the dtype that it computes in. Networks may be stored in less.
         max_seq_len: positions that tables and caches hold.
         all_logits: whether a language model's logits are wanted at every position.
         kernels: the backend, for the sizes of workspaces.

@@ -16,7 +16,8 @@ from mila.core.checking import check_gradients, check_inputs, has_sequence_axis,
 from mila.core.context import Layout
 from mila.core.planned_build import PlannedBuild, Storage
 from mila.core.run import Position, Run, rows_of
-from mila.core.schedule import Schedule, alive, trace
+from mila.core.schedule import Schedule, Step, alive, trace
+from mila.core.widening import WideStep, prefix
 from mila.errors import ConfigurationError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.arenas import POISON, Arena
@@ -68,6 +69,10 @@ class Execution:
         }
         self.arrays = [self._array(storage) for storage in planned.storages]
         self._array_of = {id(storage): array for storage, array in zip(planned.storages, self.arrays, strict=True)}
+        self._steps: list[Step] = [
+            WideStep(step, planned.wide[i], self.array_of, root.dtype, context.kernels) if i in planned.wide else step
+            for i, step in enumerate(self.schedule.steps)
+        ]
         self._values: list[Array | None] = [None] * len(self.schedule.shapes)
         self._gradients: list[Array | None] = [None] * len(self.schedule.shapes)
         self._record: _ForwardRecord | None = None
@@ -75,7 +80,7 @@ class Execution:
         self._checked: dict[tuple[Shape, ...], Schedule] = {}
         self._deaths = self._list_deaths() if poisoned else {}
         self._bound: BoundSteps | None = None
-        self._checking = [step for step in self.schedule.steps if step.leaf.has_run_check()]
+        self._checking = [step for step in self._steps if step.leaf.has_run_check()]
 
     @property
     def _root(self) -> Component[Any]:
@@ -163,13 +168,13 @@ class Execution:
             self._walk_steps(run, arrays, stop)
         if is_single:  # also where it has just been walked: the same call gives the same bits, the first time or later
             if self._bound is None:
-                self._bound = BoundSteps(self.schedule.steps, values, len(arrays), self._root.kernels)
+                self._bound = BoundSteps(self._steps, values, len(arrays), self._root.kernels)
             values[:] = self._bound.forward(run, arrays, self._end_step if self._deaths else None)
 
     def _walk_steps(self, run: Run, arrays: Sequence[Array], stop: int) -> None:
         values = self._values
         values[: len(arrays)] = arrays
-        for index, step in enumerate(self.schedule.steps[:stop]):
+        for index, step in enumerate(self._steps[:stop]):
             step.forward(run, values)
             self._end_step(index)
 
@@ -200,7 +205,9 @@ class Execution:
         schedule = self._checked.pop(shapes, None)
         if schedule is None:
             names = [port.name for port in self._root.ports]
-            schedule = trace(self._root, dict(zip(names, shapes, strict=True)), self.schedule.options)
+            by_name = dict(zip(names, shapes, strict=True))
+            self._root.check_input_shapes(by_name)
+            schedule = trace(self._root, by_name, self.schedule.options)
         self._checked[shapes] = schedule  # the last one asked for is the last to go
         if len(self._checked) > _REMEMBERED_SHAPES:
             del self._checked[next(iter(self._checked))]
@@ -266,7 +273,8 @@ class Execution:
         inputs = check_inputs(root, root.ports, arguments[:count], self._built_shapes())
         record = self._matching_record(inputs)
         output_shapes = [record.schedule.shapes[v] for v in record.schedule.outputs]
-        gradients = check_gradients(root, arguments[count:], output_shapes)
+        output_dtypes = [self.schedule.dtypes[v] for v in self.schedule.outputs]
+        gradients = check_gradients(root, arguments[count:], output_shapes, output_dtypes)
         outputs = [_fingerprint(a) for a in self._made(self.schedule.outputs) if a is not None]  # alive until the end
         others = {n: g for n, g in zip(root.output_names, gradients, strict=True) if _fingerprint(g) not in outputs}
         self._refuse_own(list(others.values()), list(others))
@@ -304,7 +312,7 @@ class Execution:
             if storage is None:
                 self._gradients[value] = array
                 continue
-            own = self._prefix(storage, schedule.shapes[runtime_value])
+            own = prefix(self.array_of(storage), schedule.shapes[runtime_value])
             self._root.kernels.copy(own, array)
             self._gradients[value] = own
 
@@ -312,39 +320,32 @@ class Execution:
         values, gradients = self._values, self._gradients
         count = len(self.schedule.steps)
         for index in reversed(range(count)):
-            step = self.schedule.steps[index]
+            step = self._steps[index]
             for value in step.outputs:
                 array = values[value]
                 if gradients[value] is None and array is not None:
                     gradients[value] = self._zeros(value, array.shape)
-            contributions = step.leaf.backward_step(
-                run,
-                tuple(values[v] for v in step.inputs),  # type: ignore[misc]
-                tuple(gradients[v] for v in step.outputs),  # type: ignore[misc]
-            )
+            contributions = step.backward(run, values, gradients)
             for value, contribution in zip(step.inputs, contributions, strict=True):
                 collected = gradients[value]
                 if contribution is None:
                     continue
                 if collected is None:
-                    gradients[value] = contribution
+                    gradients[value] = step.kept(value, contribution)
                 else:
                     self._root.kernels.add_in_place(collected, contribution)
             self._end_step(2 * count - 1 - index)
 
-    def _prefix(self, storage: Storage, shape: Shape) -> Array:
-        return self.array_of(storage)[: int(np.prod(shape))].reshape(shape)
-
     def _input_gradient(self, value: int, array: Array) -> Array:
         storage = self.planned.input_ids.get(value)
         if storage is not None:
-            return self._prefix(storage, array.shape)
+            return prefix(self.array_of(storage), array.shape)
         collected = self._gradients[value]
         return self._zeros(value, array.shape) if collected is None else collected
 
     def _zeros(self, value: int, shape: Shape) -> Array:
         """The gradient of a value that nobody uses."""
-        zeros = self._prefix(self.planned.zero_gradients[value], shape)
+        zeros = prefix(self.array_of(self.planned.zero_gradients[value]), shape)
         zeros.fill(0)
         return zeros
 

@@ -25,10 +25,17 @@ def check_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Port:
-    """An input: its name, and whether it carries activations in the network's dtype or integer ids."""
+    """An input.
+
+    Attributes:
+        name: among the inputs.
+        is_ids: whether it carries integers, int32 or int64, instead of activations in the network's dtype.
+        is_mask: of an input of ids: whether it carries booleans.
+    """
 
     name: str
     is_ids: bool = False
+    is_mask: bool = False
 
 
 @dataclass(frozen=True, slots=True)

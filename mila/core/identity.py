@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from mila.core.graph import check_name
+from mila.core.parameters import ParameterOverride
 from mila.devices import DeviceId, DeviceType, ExecutionContext, check_seed
 from mila.errors import ConfigurationError, DeviceError, DTypeError, LifecycleError
 from mila.kernels.signatures import Kernels
@@ -28,6 +29,7 @@ class Identity:
         self._name = check_name(name)
         self._dtype = None if dtype is None else network_dtype(dtype)
         self._seed = None if seed is None else check_seed(name, seed)
+        self._overrides: dict[str, ParameterOverride] = {}
         self._parent: weakref.ref[Component[Any]] | None = None
         self._execution_context: ExecutionContext | None = None
 
@@ -85,7 +87,18 @@ class Identity:
 
     def state_name(self, name: str) -> str:
         """The name of one of its parameters in files."""
-        return f"{self.state_path}.{name}" if self.state_path else name
+        override = self._overrides.get(name)
+        if override is not None and override.state_name is not None:
+            name = override.state_name
+        return ".".join(part for part in (self.state_path, name) if part)
+
+    def shown_name(self, name: str) -> str:
+        """The name of one of its buffers in plans, where parameters and what belongs to them are called as in files."""
+        own, _, rest = (name, "", "") if name in self._overrides else name.rpartition(".")
+        override = self._overrides.get(own)
+        if override is None or not override.state_name:
+            return name
+        return f"{override.state_name}.{rest}" if rest else override.state_name
 
     @property
     def components(self) -> tuple[Component[Any], ...]:

@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from mila.errors import ConfigurationError
 from mila.memory.declarations import Initializer
+from mila.serialization.conversion import FLOATS
 
 #: Elements drawn at a time.
 _CHUNK = 1 << 16
@@ -40,9 +42,11 @@ def ones(array: NDArray[Any], generator: np.random.Generator) -> None:
 
 
 def constant(value: float) -> Initializer:
-    """All ``value``, rounded to float32."""
+    """All ``value``, rounded to float32; a dtype that does not hold it is a :class:`ConfigurationError`."""
 
     def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
+        if abs(value) > FLOATS[array.dtype]:
+            raise ConfigurationError(f"the initial value {value} is beyond the range of {array.dtype}")
         array.fill(np.float32(value))
 
     return fill

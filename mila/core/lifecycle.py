@@ -15,6 +15,7 @@ from mila.core.parameters import ParameterGradient
 from mila.core.planned_build import PlannedBuild
 from mila.core.planner import Planner
 from mila.core.schedule import ScheduleOptions, trace
+from mila.core.widening import WideGradient, wide_name
 from mila.devices import ExecutionContext, kernels_to_plan_with
 from mila.errors import (
     ConfigurationError,
@@ -23,7 +24,7 @@ from mila.errors import (
     ShapeError,
 )
 from mila.kernels.signatures import Array
-from mila.memory.declarations import Category
+from mila.memory.declarations import Category, Declaration
 from mila.memory.format import format_bytes
 from mila.memory.plan import MemoryPlan
 from mila.memory.stats import MemoryStats
@@ -45,6 +46,7 @@ def planned(component: Component[Any], context: BuildContext) -> PlannedBuild:
     own = component.root._execution_context
     kernels = own.kernels if own is not None else kernels_to_plan_with()
     resolved, max_seq_len = _resolve(component, context)
+    component.check_input_shapes(resolved.input_shapes)
     options = ScheduleOptions(resolved.runtime_mode, component.dtype, kernels, max_seq_len, resolved.all_logits)
     schedule = trace(component, resolved.input_shapes, options)
     alignment = own.alignment if own is not None else ExecutionContext.alignment
@@ -147,25 +149,38 @@ class _Binding:
         self._root = root
         self.arrays: dict[Component[Any], dict[str, Array]] = {}
         self._gradients: dict[Component[Any], dict[str, ParameterGradient]] = {}
+        self._stored: dict[Component[Any], dict[str, Array]] = {}
         self._owned: dict[Component[Any], list[tuple[Array, Category]]] = {}
         for component, storages in execution.planned.names.items():
             self.arrays[component] = {name: execution.array_of(storage) for name, storage in storages.items()}
         for storage, array in zip(execution.planned.storages, execution.arrays, strict=True):
             self._owned.setdefault(storage.owner, []).append((array, storage.declaration.category))
         for component in root.walk():
-            for declaration in component.parameters():
-                arrays = self.arrays[component]
-                arrays[declaration.name] = arrays[declaration.name].reshape(declaration.shape)
-                gradient = arrays.pop(f"{declaration.name}.gradient", None)
-                if gradient is not None:
-                    shaped = ParameterGradient(gradient.reshape(declaration.shape))
-                    self._gradients.setdefault(component, {})[declaration.name] = shaped
+            for declaration in component.declared_parameters():
+                self._bind_parameter(component, declaration)
+
+    def _bind_parameter(self, component: Component[Any], declaration: Declaration) -> None:
+        """A parameter and its gradient, and the scratch in which steps see them."""
+        arrays, name, shape = self.arrays[component], declaration.name, declaration.shape
+        stored = self._stored.setdefault(component, {})[name] = arrays[name].reshape(shape)
+        wide = arrays.pop(wide_name(name), None)
+        arrays[name] = stored if wide is None else wide.reshape(shape)
+        gradient = arrays.pop(f"{name}.gradient", None)
+        if gradient is None:
+            return
+        wide, gradient = arrays.pop(wide_name(f"{name}.gradient"), None), gradient.reshape(shape)
+        self._gradients.setdefault(component, {})[name] = (
+            ParameterGradient(gradient)
+            if wide is None
+            else WideGradient(gradient, wide.reshape(shape), self._root.kernels.cast)
+        )
 
     def commit(self, contexts: dict[Component[Any], BuildContext]) -> None:
         lock = threading.RLock()
         missing: dict[str, None] = {}
         for component in self._root.walk():
             component._arrays = self.arrays.get(component, {})
+            component._stored = self._stored.get(component, {})
             component._gradients = self._gradients.get(component, {})
             component._owned = self._owned.get(component, [])
             component._training_mode = TrainingMode.NORMAL
@@ -173,7 +188,7 @@ class _Binding:
             component._build_context = contexts[component]
             component._missing = missing
             if not contexts[component].initialize_parameters:
-                missing.update((component.state_name(d.name), None) for d in component.parameters())
+                missing.update((component.state_name(d.name), None) for d in component.declared_parameters())
 
 
 def _initialize(root: Component[Any], execution: Execution, bound: _Binding) -> None:
@@ -183,7 +198,10 @@ def _initialize(root: Component[Any], execution: Execution, bound: _Binding) -> 
         if declaration.initializer is None or (declaration.category is Category.PARAMETER and not draw):
             continue
         generator = generator_for(root.seed, storage.owner.state_name(declaration.name))
-        declaration.initializer(array.reshape(declaration.shape), generator)
+        try:
+            declaration.initializer(array.reshape(declaration.shape), generator)
+        except ConfigurationError as error:
+            raise ConfigurationError(f"{storage.owner.path}: {declaration.name}: {error}") from None
 
 
 def _contexts_of(root: Component[Any], plan: PlannedBuild) -> dict[Component[Any], BuildContext]:
@@ -193,7 +211,7 @@ def _contexts_of(root: Component[Any], plan: PlannedBuild) -> dict[Component[Any
         values = schedule.component_inputs[component]
         names = [port.name for port in component.ports]
         shapes = {name: schedule.shapes[v] for name, v in zip(names, values, strict=True)}
-        dtypes = {name: INT32 if schedule.is_ids[v] else root.dtype for name, v in zip(names, values, strict=True)}
+        dtypes = {name: schedule.dtypes[v] for name, v in zip(names, values, strict=True)}
         contexts[component] = plan.context.with_shapes(shapes, dtypes, plan.context.max_seq_len)
     return contexts
 
@@ -263,7 +281,7 @@ def describe(component: Component[Any], depth: int = 0) -> str:
     if component.is_orphan:
         return f"{type(component).__name__}({component.name!r}, its network no longer exists)"
     count = component.parameter_count()
-    size = sum(d.nbytes for c in component.walk() for d in c.parameters())
+    size = sum(d.nbytes for c in component.walk() for d in c.declared_parameters())
     head = f"{type(component).__name__}({component.name!r}, {count:,} parameters"
     head += f" of {format_bytes(size)}, {_status(component)}" if depth == 0 else ""
     if not component.components:

@@ -102,7 +102,7 @@ class LoadPlan:
         converted = {}
         for part in self._parts:
             rows = state.StoredRows.of(self._source, part.piece.name, meter.add)
-            if rows.dtype != part.component.parameter_array(part.declaration.name).dtype:
+            if rows.dtype != part.component.stored_parameter(part.declaration.name).dtype:
                 converted[part.piece.name] = str(rows.dtype)
             remaining[part.component, part.declaration.name] -= 1
             _store(part, rows, is_last=not remaining[part.component, part.declaration.name])
@@ -145,7 +145,7 @@ class LoadPlan:
         """The dtypes in the file of all parameters of one component that are there."""
         prefix = self._component.state_path
         found = {}
-        for declaration in component.parameters():
+        for declaration in component.declared_parameters():
             name = component.state_name(declaration.name)
             pieces = self._names.pieces.get(name[len(prefix) + 1 :] if prefix else name, ())
             if pieces and all(piece.name in self._available for piece in pieces):
@@ -202,7 +202,7 @@ def load(component: Component[Any], archive: ArchiveReader, mode: ArchiveMode) -
 
 def _store(part: _Part, rows: state.StoredRows, *, is_last: bool) -> None:
     component, declaration = part.component, part.declaration
-    target = component.parameter_array(declaration.name)
+    target = component.stored_parameter(declaration.name)
     if part.is_whole and rows.dtype != target.dtype:
         component.store_parameter(declaration, rows)
         return

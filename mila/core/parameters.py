@@ -2,7 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
+
 from mila.kernels.signatures import Array
+from mila.memory.declarations import Declaration, Initializer
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterOverride:
+    """What the owner of a component says about one of its parameters; ``None`` leaves that as it is.
+
+    Attributes:
+        state_name: its name in files, instead of its own; empty: the path of the component alone.
+        initializer: its initial values.
+        trainable: ``False`` freezes it.
+    """
+
+    state_name: str | None = None
+    initializer: Initializer | None = None
+    trainable: bool | None = None
+
+    def over(self, earlier: ParameterOverride) -> ParameterOverride:
+        """This one, and what ``earlier`` says where this one says nothing."""
+        return ParameterOverride(
+            earlier.state_name if self.state_name is None else self.state_name,
+            self.initializer or earlier.initializer,
+            earlier.trainable if self.trainable is None else self.trainable,
+        )
+
+    def applied(self, declaration: Declaration) -> Declaration:
+        """The declaration as the owner wants it."""
+        return replace(
+            declaration,
+            initializer=self.initializer or declaration.initializer,
+            trainable=declaration.trainable if self.trainable is None else self.trainable,
+        )
 
 
 class ParameterGradient:

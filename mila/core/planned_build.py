@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import weakref
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from mila.core.context import BuildContext
@@ -11,9 +12,11 @@ from mila.core.schedule import ByComponent, Schedule, alive
 from mila.kernels.signatures import Array, Kernels
 from mila.memory.declarations import Declaration
 from mila.memory.plan import MemoryPlan
+from mila.memory.storage import DType
 
 if TYPE_CHECKING:
     from mila.core.component import Component
+    from mila.core.widening import WideBuffers
 
 
 class Optimizer(Protocol):
@@ -23,8 +26,8 @@ class Optimizer(Protocol):
     def moment_names(self) -> tuple[str, ...]:
         """One arena per name, laid out like the trainable parameters."""
 
-    def workspace_elements(self, kernels: Kernels, elements: int) -> int:
-        """Elements of workspace for ``elements`` trainable parameters."""
+    def workspace_elements(self, kernels: Kernels, elements: int, dtype: DType) -> int:
+        """Elements of workspace for ``elements`` trainable parameters that are stored in ``dtype``."""
 
     def decay_of(self, component: Component[Any], declaration: Declaration) -> float:
         """Weight decay of one parameter."""
@@ -70,6 +73,11 @@ class Storage:
         start, end = self.intervals[-1]
         self.intervals[-1] = (start, max(end, step))
 
+    def live_again(self, step: int) -> None:
+        """Live during ``step`` too, not before it."""
+        if not any(start <= step <= end for start, end in self.intervals):
+            self.intervals.append((step, step))
+
 
 @dataclass(slots=True)
 class PlannedBuild:
@@ -84,6 +92,8 @@ class PlannedBuild:
         captured: values of captured children, by path.
         trainable_elements: elements of the flat trainable parameters, alignment gaps included.
         backward_is_free: whether backward depends on nothing but its arguments.
+        update_workspace: the optimizer's.
+        wide: the scratch of each step, where the network is stored in less than it is computed in.
     """
 
     plan: MemoryPlan
@@ -98,3 +108,4 @@ class PlannedBuild:
     trainable_elements: int
     backward_is_free: bool
     update_workspace: Storage | None = None
+    wide: Mapping[int, WideBuffers] = field(default_factory=dict)

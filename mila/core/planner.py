@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import weakref
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mila.core.context import BuildContext, Layout, Overwrite
+from mila.core.draft import Draft
 from mila.core.planned_build import Optimizer, PlannedBuild, Storage
-from mila.core.schedule import ByComponent, Schedule, Step
+from mila.core.schedule import Schedule, Step
+from mila.core.wide_planning import WidePlanner
 from mila.errors import ConfigurationError, ShapeError
 from mila.memory.declarations import Category, Declaration, Lifetime, Over
 from mila.memory.placement import (
@@ -28,27 +28,6 @@ if TYPE_CHECKING:
 _ADDRESSABLE = (1 << 63) - 1
 
 
-@dataclass(slots=True)
-class _Draft:
-    storages: list[Storage] = field(default_factory=list)
-    names: ByComponent[dict[str, Storage]] = field(default_factory=weakref.WeakKeyDictionary)
-    keys: dict[Any, Storage] = field(default_factory=dict)
-
-    def add(
-        self, owner: Component[Any], declaration: Declaration, arena: str, intervals: list[tuple[int, int]]
-    ) -> Storage:
-        storage = Storage(owner, declaration, arena, intervals)
-        self.storages.append(storage)
-        self.bind(owner, declaration.name, storage)
-        return storage
-
-    def bind(self, owner: Component[Any], name: str, storage: Storage) -> None:
-        buffers = self.names.setdefault(owner, {})
-        if name in buffers:
-            raise ConfigurationError(f"{owner.path}: declares {name!r} twice")
-        buffers[name] = storage
-
-
 class Planner:
     """Lifetimes over one schedule: forward is steps 0 … n-1, backward n … 2n-1 in reverse, then the caller's turn."""
 
@@ -60,7 +39,7 @@ class Planner:
         self._count = len(schedule.steps)
         self._last = 2 * self._count if context.is_training else self._count
         self._may_share = context.layout is Layout.SHARED
-        self._draft = _Draft()
+        self._draft = Draft()
         self._producer = {v: i for i, step in enumerate(schedule.steps) for v in step.outputs}
         self._readers: dict[int, list[tuple[int, int]]] = {}
         for i, step in enumerate(schedule.steps):
@@ -74,6 +53,8 @@ class Planner:
         self._zero_gradients: dict[int, Storage] = {}
         self._output_gradients: dict[int, Storage] = {}
         self._input_ids: dict[int, Storage] = {}
+        is_narrow = schedule.options.compute_dtype != schedule.options.dtype
+        self._wide = WidePlanner(self._draft, schedule, context.is_training) if is_narrow else None
         self._backward_is_free = not (root.is_composite or root.is_random or set(root.reads) & set(root.output_names))
 
     def run(self, optimizer: Optimizer | None = None) -> PlannedBuild:
@@ -83,7 +64,8 @@ class Planner:
         if self._context.is_training:
             self._plan_backward()
             self._plan_input_gradients()
-        for declaration in self._root.root_buffers():
+        output_dtypes = [self._schedule.dtypes[v] for v in self._schedule.outputs]
+        for declaration in self._root.root_buffers(self._context, output_dtypes):
             self._draft.add(self._root, declaration, PERSISTENT, [(0, self._last)])
         workspace = self._plan_update(optimizer, trainable)
         arena_bytes, bound, fullest = self._place()
@@ -100,6 +82,7 @@ class Planner:
             trainable,
             self._backward_is_free,
             workspace,
+            {} if self._wide is None else self._wide.buffers,
         )
 
     # ------------------------------------------------------------------ lifetimes
@@ -157,7 +140,7 @@ class Planner:
     def _plan_parameters(self, optimizer: Optimizer | None) -> int:
         """Trainable parameters first, then frozen ones; gradients and moments go with them."""
         whole = [(0, self._last)]
-        declared = [(c, d) for c in self._root.walk() for d in c.parameters()]
+        declared = [(c, d) for c in self._root.walk() for d in c.declared_parameters()]
         dtype = self._root.dtype
         for component, declaration in declared:
             if declaration.trainable and declaration.dtype != dtype and self._context.is_training:
@@ -195,10 +178,14 @@ class Planner:
 
     def _plan_forward(self) -> None:
         for i, step in enumerate(self._schedule.steps):
-            step.context = step.context.allowing(
+            allowed = (
                 tuple(self._overwritable(i, v) for v in step.inputs),
                 tuple(self._gradient_overwritable(v) for v in step.outputs),
             )
+            if self._wide is not None:
+                allowed = self._wide.allowed(step) if self._may_share else allowed
+                self._wide.begin(i, step)
+            step.context = step.context.allowing(*allowed)
             declared = list(step.leaf.declare(step.context))
             self._declared.append(declared)
             for declaration in declared:
@@ -229,6 +216,9 @@ class Planner:
 
     def _plan_output(self, i: int, step: Step, declaration: Declaration) -> None:
         value = step.outputs[declaration.port]
+        if self._wide is not None:
+            self._values[value] = self._wide.output(i, step, declaration)
+            return
         if declaration.over is None:
             self._values[value] = self._draft.add(step.leaf, declaration, TRANSIENT, [(i, i)])
             return
@@ -264,6 +254,8 @@ class Planner:
                 if value not in self._gradients:
                     storage = self._synthetic(f"zero_gradient_{value}", value, [(back, back)])
                     self._gradients[value] = self._zero_gradients[value] = storage
+            if self._wide is not None:
+                self._wide.upstream(i, step)
             for declaration in self._declared[i]:
                 if declaration.lifetime is Lifetime.INPUT_GRADIENT:
                     self._plan_gradient(i, step, declaration)
@@ -274,6 +266,11 @@ class Planner:
         end = back
         if first:
             end = self._backward_of(self._producer[value]) if value in self._producer else self._last
+        if self._wide is not None:
+            stored = self._wide.gradient(i, step, declaration, end if first else None)
+            if stored is not None:
+                self._gradients[value] = stored
+            return
         if declaration.over is None:
             storage = self._draft.add(step.leaf, declaration, TRANSIENT, [(back, end)])
         else:
@@ -308,7 +305,11 @@ class Planner:
 
     def _synthetic(self, name: str, value: int, intervals: list[tuple[int, int]]) -> Storage:
         declaration = Declaration(
-            name, self._schedule.shapes[value], self._root.dtype, Category.GRADIENT, Lifetime.INPUT_GRADIENT
+            name,
+            self._schedule.shapes[value],
+            self._schedule.dtypes[value],
+            Category.GRADIENT,
+            Lifetime.INPUT_GRADIENT,
         )
         return self._draft.add(self._root, declaration, TRANSIENT, intervals)
 
@@ -316,7 +317,7 @@ class Planner:
         if optimizer is None or not self._context.is_training:
             return None
         dtype: DType = accumulation_dtype(self._root.dtype)
-        size = optimizer.workspace_elements(self._schedule.steps[0].context.kernels, elements)
+        size = optimizer.workspace_elements(self._schedule.options.kernels, elements, self._root.dtype)
         declaration = Declaration("update_workspace", (size,), dtype, Category.STATE, Lifetime.BACKWARD)
         return self._draft.add(self._root, declaration, TRANSIENT, [(self._last, self._last)])
 
@@ -357,7 +358,7 @@ class Planner:
         buffers = tuple(
             PlannedBuffer(
                 s.owner.path,
-                s.declaration.name,
+                s.owner.shown_name(s.declaration.name),
                 s.declaration.shape,
                 s.declaration.dtype,
                 s.declaration.category,

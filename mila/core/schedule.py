@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mila.core.context import LeafContext
 from mila.core.modes import RuntimeMode
 from mila.errors import ConfigurationError, LifecycleError
 from mila.kernels.signatures import Array, Kernels
-from mila.memory.storage import DType, Shape
+from mila.memory.storage import INT32, DType, Shape, accumulation_dtype
 
 if TYPE_CHECKING:
     from mila.core.component import Component
@@ -24,13 +24,18 @@ ByComponent = weakref.WeakKeyDictionary["Component[Any]", ValueT]
 
 @dataclass(frozen=True, slots=True)
 class ScheduleOptions:
-    """What all steps of a schedule have in common."""
+    """What all steps of a schedule have in common; ``dtype`` is the stored one."""
 
     runtime_mode: RuntimeMode
     dtype: DType
     kernels: Kernels
     max_seq_len: int
     all_logits: bool
+
+    @property
+    def compute_dtype(self) -> DType:
+        """The dtype that leaves compute in."""
+        return self.kernels.compute_dtype(self.dtype)
 
 
 class Step:
@@ -41,6 +46,9 @@ class Step:
     """
 
     __slots__ = ("_leaf", "context", "inputs", "outputs")
+
+    #: Whether the leaf may be bound to the arrays of the values themselves.
+    may_bind: ClassVar[bool] = True
 
     def __init__(
         self, leaf: Component[Any], inputs: tuple[int, ...], outputs: tuple[int, ...], context: LeafContext
@@ -61,6 +69,20 @@ class Step:
         for value, array in zip(self.outputs, made if isinstance(made, tuple) else (made,), strict=True):
             values[value] = array
 
+    def backward(
+        self, run: Run, values: Sequence[Array | None], gradients: Sequence[Array | None]
+    ) -> tuple[Array | None, ...]:
+        """Contributions to the gradients of the step's inputs, from the ``gradients`` of its outputs."""
+        return self.leaf.backward_step(
+            run,
+            tuple(values[v] for v in self.inputs),  # type: ignore[misc]
+            tuple(gradients[v] for v in self.outputs),  # type: ignore[misc]
+        )
+
+    def kept(self, value: int, contribution: Array) -> Array:
+        """The first contribution to the gradient of ``value``, where it stays until all others were added to it."""
+        return contribution
+
 
 @dataclass(slots=True)
 class Schedule:
@@ -69,6 +91,7 @@ class Schedule:
     Attributes:
         options: what all steps have in common.
         shapes: shape of every value.
+        dtypes: stored dtype of every value; int32 for all ids.
         is_ids: whether a value holds integer ids.
         outputs: values that the root returns.
         component_inputs: values read by each component, composites included.
@@ -78,6 +101,7 @@ class Schedule:
     options: ScheduleOptions
     steps: list[Step] = field(default_factory=list)
     shapes: list[Shape] = field(default_factory=list)
+    dtypes: list[DType] = field(default_factory=list)
     is_ids: list[bool] = field(default_factory=list)
     input_count: int = 0
     outputs: tuple[int, ...] = ()
@@ -101,7 +125,11 @@ def trace(root: Component[Any], shapes: Mapping[str, Shape], options: ScheduleOp
         ConfigurationError: the graph gives ids where activations are expected, or the other way round.
     """
     schedule = Schedule(
-        options, shapes=list(shapes.values()), is_ids=[port.is_ids for port in root.ports], input_count=len(root.ports)
+        options,
+        shapes=list(shapes.values()),
+        dtypes=[INT32 if port.is_ids else options.dtype for port in root.ports],
+        is_ids=[port.is_ids for port in root.ports],
+        input_count=len(root.ports),
     )
     schedule.outputs = _visit(root, tuple(range(len(root.ports))), schedule)
     if len(set(schedule.outputs)) != len(schedule.outputs) or any(v < schedule.input_count for v in schedule.outputs):
@@ -115,6 +143,7 @@ def _visit(component: Component[Any], inputs: tuple[int, ...], schedule: Schedul
         values = list(inputs) + [-1] * (component.graph.value_count - len(inputs))
         for node in component.graph.nodes:
             made = _visit(node.child, tuple(values[i] for i in node.inputs), schedule)
+            component.check_child(node.child, tuple(schedule.shapes[value] for value in made))
             for index, value in zip(node.outputs, made, strict=True):
                 values[index] = value
         outputs = tuple(values[i] for i in component.graph_outputs)
@@ -133,7 +162,7 @@ def _visit_leaf(leaf: Component[Any], inputs: tuple[int, ...], schedule: Schedul
     context = LeafContext(
         tuple(schedule.shapes[value] for value in inputs),
         options.runtime_mode,
-        options.dtype,
+        options.compute_dtype,
         options.max_seq_len,
         options.all_logits,
         options.kernels,
@@ -144,6 +173,8 @@ def _visit_leaf(leaf: Component[Any], inputs: tuple[int, ...], schedule: Schedul
         return inputs[:1]
     outputs = tuple(range(len(schedule.shapes), len(schedule.shapes) + len(shapes)))
     schedule.shapes.extend(shapes)
+    wide = accumulation_dtype(options.dtype)
+    schedule.dtypes.extend(wide if name in leaf.wide_outputs else options.dtype for name in leaf.output_names)
     schedule.is_ids.extend([False] * len(shapes))
     schedule.steps.append(Step(leaf, inputs, outputs, context))
     return outputs

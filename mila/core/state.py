@@ -149,7 +149,7 @@ def declared_state(component: Component[Any]) -> Iterator[tuple[str, Component[A
     """Every parameter, companions included, by its name relative to ``component``."""
     prefix = component.state_path
     for part in component.walk():
-        for declaration in part.parameters():
+        for declaration in part.declared_parameters():
             name = part.state_name(declaration.name)
             yield (name[len(prefix) + 1 :] if prefix else name), part, declaration
 
@@ -221,7 +221,7 @@ def save_flat_tensors(
     for name, part, declaration in declared_state(component):
         for piece in (Piece(start + name, declaration.shape),) if pieces is None else pieces[name]:
             if save_pass is TensorSavePass.WRITE:
-                writer.write(piece.name, piece.of(part.parameter_array(declaration.name)))
+                writer.write(piece.name, piece.of(part.stored_parameter(declaration.name)))
             else:
                 writer.declare(piece.name, dtype or declaration.dtype, piece.shape, convert=dtype is not None)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -23,7 +23,7 @@ from mila.errors import ConfigurationError, LifecycleError, NonFiniteError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Category, Declaration, Lifetime
 from mila.memory.plan import GRADIENTS, PARAMETERS
-from mila.memory.storage import Shape, accumulation_dtype
+from mila.memory.storage import DType, Shape, accumulation_dtype
 
 _LOSS_GRADIENT = "loss_gradient"
 
@@ -98,9 +98,13 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         """One target per position of the first input."""
         return (*self.network.input_shapes_of(shape), shape if self.ports[0].is_ids else shape[:-1])
 
-    def root_buffers(self) -> Iterator[Declaration]:
+    def check_input_shapes(self, shapes: Mapping[str, Shape]) -> None:
+        """What the network says of its own inputs."""
+        self.network.check_input_shapes({port.name: shapes[port.name] for port in self.network.ports})
+
+    def root_buffers(self, context: BuildContext, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
         """The gradient of the loss with respect to itself."""
-        yield Declaration(_LOSS_GRADIENT, (1,), self.dtype, Category.GRADIENT, Lifetime.NETWORK)
+        yield Declaration(_LOSS_GRADIENT, (1,), output_dtypes[0], Category.GRADIENT, Lifetime.NETWORK)
 
     def check_context(self, context: BuildContext) -> None:
         """Only for training."""
@@ -215,7 +219,7 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
 
     def _refuse_non_finite(self) -> None:
         for component in self.walk():
-            for declaration in component.parameters():
+            for declaration in component.declared_parameters():
                 gradient = component.parameter_gradient(declaration.name)
                 index = -1 if gradient is None else self.kernels.first_non_finite(gradient.read())
                 if gradient is not None and index >= 0:

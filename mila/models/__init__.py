@@ -1,6 +1,9 @@
 """Whole models."""
 
+from mila.models.clip import ClipTextEncoder, ClipTextOutput
+from mila.models.clip_definition import ClipTextConfig, clip_text_definition
 from mila.models.gpt import GptConfig, GptTransformer
+from mila.models.hugging_face.clip_config import ClipTextFolder, read_clip_text_folder
 from mila.models.hugging_face.exporting import export_pretrained
 from mila.models.hugging_face.folder import ModelFolder, read_model_folder
 from mila.models.hugging_face.importing import from_pretrained, load_weights
@@ -9,6 +12,10 @@ from mila.models.llama import LlamaConfig, LlamaTransformer
 from mila.models.pretrained import Pretrained
 
 __all__ = [
+    "ClipTextConfig",
+    "ClipTextEncoder",
+    "ClipTextFolder",
+    "ClipTextOutput",
     "GptConfig",
     "GptTransformer",
     "LanguageModel",
@@ -17,8 +24,10 @@ __all__ = [
     "LlamaTransformer",
     "ModelFolder",
     "Pretrained",
+    "clip_text_definition",
     "export_pretrained",
     "from_pretrained",
     "load_weights",
+    "read_clip_text_folder",
     "read_model_folder",
 ]

@@ -2,6 +2,10 @@
 
 from mila.errors import NetworkError as NetworkError
 from mila.network_language.arguments import Argument as Argument
+from mila.network_language.defined_network import DefinedNetwork as DefinedNetwork
+from mila.network_language.defined_network import DefinedNetworkConfig as DefinedNetworkConfig
+from mila.network_language.defined_network import network as network
+from mila.network_language.operator import ComponentFactory as ComponentFactory
 from mila.network_language.operator import Example as Example
 from mila.network_language.operator import NodeShapes as NodeShapes
 from mila.network_language.operator import Operator as Operator

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
 from mila.errors import NetworkError
+from mila.memory.storage import FLOAT32
 from mila.network_language import limits
 from mila.network_language.wording import shown
+from mila.serialization.conversion import FLOATS
 
 ArgumentType = Literal["int", "float", "bool", "str", "ints"]
 Value = int | float | bool | str | tuple[int, ...]
@@ -117,8 +118,8 @@ class Argument:
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise error(f"{self.name} is a number, got {shown(value)}")
         number = float(value)
-        if not math.isfinite(number):
-            raise error(f"{self.name} is a finite number, got {number}")
+        if not abs(number) <= FLOATS[FLOAT32]:
+            raise error(f"{self.name} is a finite number that float32 holds, got {number}")
         self._check_bounds(number, error)
         return number
 

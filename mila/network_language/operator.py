@@ -5,10 +5,11 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal
 
+from mila.core import Component
 from mila.errors import NetworkError
 from mila.network_language.arguments import RESERVED, Argument
 from mila.network_language.patterns import PortPattern, ShapePattern, parse_pattern
@@ -25,17 +26,19 @@ _IDENTITY = re.compile(r"[a-z][a-z0-9_.]*@[1-9][0-9]*")
 
 @dataclass(frozen=True)
 class NodeShapes:
-    """A resolved call: its arguments and the shapes at its ports; what the shapes of its parameters follow from.
+    """A resolved call: its arguments and the shapes at its ports; what its component follows from.
 
     Attributes:
         arguments: all arguments, defaults and inferred ones too.
         inputs: the shape at each input.
         outputs: the shape at each output.
+        integer_inputs: the inputs that carry integers or booleans.
     """
 
     arguments: Mapping[str, Any]
     inputs: Mapping[str, NetworkShape]
     outputs: Mapping[str, NetworkShape]
+    integer_inputs: frozenset[str] = frozenset()
 
     @property
     def width(self) -> int:
@@ -43,9 +46,8 @@ class NodeShapes:
         return int(next(iter(self.inputs.values()))[-1])
 
 
-def no_parameters(node: NodeShapes) -> Mapping[str, Shape]:
-    """Return the parameters of an operator that has none."""
-    return {}
+#: Constructs the component of a resolved call, under the name of its node.
+ComponentFactory = Callable[[str, NodeShapes], Component[Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +82,9 @@ class Operator:
         pattern: ports and shapes, such as ``"x[B, T, D] -> out[B, D]"``.
         examples: at least one.
         arguments: in the order of positions.
-        parameters: names and shapes of the parameters of a resolved call.
+        component: constructs what computes a resolved call; its inputs and outputs come in the order of the pattern.
+            Without one, networks with the operator can be resolved, not built.
+        parameter_names: what parameters of the component are called in networks, where that is not their own name.
         relation: what the pattern cannot say about the shapes; called until nothing changes, adds what follows from
             what is known, refuses what contradicts it.
         validate: refuses arguments that contradict each other: returns the message, or ``None``.
@@ -97,7 +101,8 @@ class Operator:
     pattern: str
     examples: tuple[Example, ...]
     arguments: tuple[Argument, ...] = ()
-    parameters: Callable[[NodeShapes], Mapping[str, Shape]] = no_parameters
+    component: ComponentFactory | None = None
+    parameter_names: Mapping[str, str] = field(default_factory=dict)
     relation: Callable[[NodeView], None] | None = None
     validate: Callable[[Mapping[str, Any]], str | None] | None = None
     batch: Literal["shared", "relation"] = "shared"

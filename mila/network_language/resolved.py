@@ -6,7 +6,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
+from typing import Any
 
+from pydantic import ValidationError
+
+from mila.core import Component
+from mila.core.state import declared_state
+from mila.errors import MilaError, NetworkError, NetworkErrorCode
 from mila.network_language import plan_json, tables
 from mila.network_language.arguments import Value
 from mila.network_language.operator import NodeShapes, Operator, Shape
@@ -45,6 +51,7 @@ class ResolvedNode:
         inputs: where each input comes from, in order of declaration.
         input_shapes: the shape at each input.
         output_shapes: the shape at each output.
+        integer_inputs: the inputs that carry integers or booleans.
         settings: what the call says about its parameters.
         place: where the call stands.
     """
@@ -57,13 +64,52 @@ class ResolvedNode:
     inputs: Mapping[str, str]
     input_shapes: Mapping[str, NetworkShape]
     output_shapes: Mapping[str, NetworkShape]
+    integer_inputs: frozenset[str]
     settings: Settings
     place: Place
 
     def parameter_shapes(self) -> dict[str, Shape]:
         """Return names and shapes of its parameters."""
-        shapes = NodeShapes(self.arguments, self.input_shapes, self.output_shapes)
-        return dict(self.operator.parameters(shapes))
+        return self._parameter_shapes
+
+    @cached_property
+    def _parameter_shapes(self) -> dict[str, Shape]:
+        if self.operator.component is None:
+            return {}
+        return {name: declaration.shape for name, _, declaration in declared_state(self.component())}
+
+    @property
+    def _shapes(self) -> NodeShapes:
+        return NodeShapes(self.arguments, self.input_shapes, self.output_shapes, self.integer_inputs)
+
+    def component(self) -> Component[Any]:
+        """Construct what computes the node; nothing is allocated.
+
+        Raises:
+            NetworkError: ``E_OPERATOR``: the operator has no component. ``E_ARGUMENT``: the component refuses the
+                arguments. ``E_REGISTRY``: it has other inputs or outputs than the operator.
+        """
+        if self.operator.component is None:
+            raise self._error("E_OPERATOR", f"{self.operator.alias} names no component, so it cannot be built")
+        try:
+            component = self.operator.component(self.id, self._shapes)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise self._error("E_ARGUMENT", f"{self.operator.alias}: {first['msg']}") from None
+        except MilaError as error:
+            raise self._error("E_ARGUMENT", f"{self.operator.alias}: {error}") from None
+        ports = len(component.ports), len(component.output_names)
+        if ports != (len(self.input_shapes), len(self.output_shapes)):
+            expected = f"{len(self.input_shapes)} inputs and {len(self.output_shapes)} outputs"
+            got = f"{type(component).__name__} with {ports[0]} and {ports[1]}"
+            raise self._error("E_REGISTRY", f"{self.operator.alias}: expected a component of {expected}, got {got}")
+        for own, name in self.operator.parameter_names.items():
+            if any(declaration.name == own for declaration in component.parameters()):
+                component.override_parameter(own, state_name=name)
+        return component
+
+    def _error(self, code: NetworkErrorCode, message: str) -> NetworkError:
+        return self.place.error(code, message, node=self.id)
 
 
 @dataclass(frozen=True, repr=False)

@@ -69,7 +69,8 @@ def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwor
     dtypes = check_dtypes(captured, contracts)
     facts, views = solve(captured, contracts)
     shapes = complete_shapes(facts, views)
-    nodes = tuple(_resolved(view, shapes) for view in views)
+    integers = frozenset(f"input:{name}" for name, dtype in contracts.input_dtypes.items() if dtype != contracts.dtype)
+    nodes = tuple(_resolved(view, shapes, integers) for view in views)
     inputs = tuple(
         ExternalTensor(name, f"input:{name}", shape, contracts.input_dtypes[name])
         for name, shape in contracts.inputs.items()
@@ -81,7 +82,7 @@ def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwor
     return ResolvedNetwork(inputs, outputs, nodes, contracts.dtype)
 
 
-def _resolved(view: NodeView, by_ref: Mapping[str, NetworkShape]) -> ResolvedNode:
+def _resolved(view: NodeView, by_ref: Mapping[str, NetworkShape], integers: frozenset[str]) -> ResolvedNode:
     node = view.node
     shapes = {port: by_ref[ref] for port, ref in view.refs.items()}
     arguments: dict[str, Value] = dict(node.arguments)
@@ -102,6 +103,7 @@ def _resolved(view: NodeView, by_ref: Mapping[str, NetworkShape]) -> ResolvedNod
         node.inputs,
         {port: shapes[port] for port in view.inputs},
         {port: shapes[port] for port in view.outputs},
+        frozenset(port for port, ref in node.inputs.items() if ref in integers),
         node.settings,
         node.place,
     )
@@ -113,7 +115,7 @@ def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str) -> None:
     for node in nodes:
         shapes = node.parameter_shapes()
         try:
-            check_targets(node.settings, shapes)
+            check_targets(node.settings, shapes, dtype)
         except NetworkError as error:
             raise node.place.error(error.code, error.message, node=node.id) from None
         tensors += len(shapes)

@@ -10,7 +10,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from mila.errors import NetworkError, NetworkErrorCode
+from mila.memory.storage import network_dtype
 from mila.network_language.wording import shown
+from mila.serialization.conversion import FLOATS
 
 _PATH = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(\.[A-Za-z0-9_]+)*")
 
@@ -59,8 +61,8 @@ def read_settings(alias: str, given: Mapping[str, object]) -> Settings:
     return Settings(initialization, None, overrides)
 
 
-def check_targets(settings: Settings, parameters: Mapping[str, object]) -> None:
-    """Raise unless every parameter that the settings name is there.
+def check_targets(settings: Settings, parameters: Mapping[str, object], dtype: str) -> None:
+    """Raise unless every parameter that the settings name is there, and ``dtype`` holds every constant.
 
     Raises:
         NetworkError: without a place: ``E_INITIALIZATION``, ``E_TRAINABILITY``.
@@ -74,6 +76,9 @@ def check_targets(settings: Settings, parameters: Mapping[str, object]) -> None:
             if path not in parameters:
                 known = ", ".join(parameters) or "none"
                 raise NetworkError(code, f"{keyword}: no parameter {shown(path)}; its parameters: {known}")
+    for path, value in settings.initialization.items():
+        if abs(value) > FLOATS[network_dtype(dtype)]:
+            raise NetworkError("E_INITIALIZATION", f"init: {path} is a number that {dtype} holds, got {value}")
 
 
 def _by_path(value: object, code: NetworkErrorCode, keyword: str) -> dict[str, object]:

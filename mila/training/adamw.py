@@ -12,6 +12,7 @@ from mila.core import Component
 from mila.errors import ConfigurationError
 from mila.kernels.signatures import Array, Kernels
 from mila.memory.declarations import Declaration
+from mila.memory.storage import DType
 
 FIRST_MOMENT = "first_moment"
 SECOND_MOMENT = "second_moment"
@@ -51,9 +52,9 @@ class AdamW:
         """``first_moment`` and ``second_moment``, stored divided by 1 - beta1 and 1 - beta2."""
         return (FIRST_MOMENT, SECOND_MOMENT)
 
-    def workspace_elements(self, kernels: Kernels, elements: int) -> int:
+    def workspace_elements(self, kernels: Kernels, elements: int, dtype: DType) -> int:
         """Elements of workspace."""
-        return kernels.adamw_workspace(elements)
+        return kernels.adamw_workspace(elements, dtype)
 
     def decay_of(self, component: Component[Any], declaration: Declaration) -> float:
         """Weight decay of one parameter."""

@@ -10,6 +10,7 @@ import pytest
 import mila
 from tests.cli.commands import environment, mila_here, mila_process
 
+COMMANDS = ("train", "sample", "generate", "chat", "embed", "demo", "import", "network")
 PROBE = """
 import os, sys
 
@@ -28,7 +29,7 @@ def test_version() -> None:
     assert (result.returncode, result.stdout, result.stderr) == (0, f"mila {mila.__version__}\n", "")
 
 
-@pytest.mark.parametrize("command", ["train", "sample", "generate", "chat", "demo", "import"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_an_example(command: str) -> None:
     result = mila_here(command, "--help")
     assert result.exit_code == 0
@@ -37,7 +38,7 @@ def test_every_command_has_an_example(command: str) -> None:
 
 def test_help_names_the_commands_and_the_exit_codes() -> None:
     result = mila_here("--help")
-    for word in ("train", "sample", "generate", "chat", "demo", "import", "3 does not fit", "130 interrupted"):
+    for word in (*COMMANDS, "3 does not fit", "130 interrupted"):
         assert word in " ".join(result.output.split())
 
 

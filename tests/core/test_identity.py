@@ -12,6 +12,7 @@ import pytest
 from mila.components import Activation, Dropout, GatedMlp, GatedMlpConfig, Linear, LinearConfig, Residual
 from mila.core import Component, CompositeComponent, Graph, Reference
 from mila.errors import ConfigurationError, DeviceError, DTypeError, LifecycleError
+from mila.kernels.cpu.table import CpuKernels
 from tests.core.parts import EmptyConfig, chain, gpt, training
 
 VALID = ["a", "Z", "ln_1", "block-3", "W2a", "a" * 128]
@@ -86,7 +87,10 @@ def test_a_dtype_that_no_network_has_is_refused(given: Any) -> None:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_dtype_that_the_device_does_not_compute_is_refused_with_the_device(dtype: str) -> None:
+def test_a_dtype_that_the_device_does_not_compute_is_refused_with_the_device(
+    dtype: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(CpuKernels, "dtypes", (np.dtype(np.float32), np.dtype(np.float64)))
     with pytest.raises(DeviceError, match=f"computes float32, float64, not {dtype}"):
         gpt(dtype=dtype)
 

@@ -71,14 +71,10 @@ def test_an_allocation_has_the_size_that_was_asked_for() -> None:
     assert (block.dtype.name, block.nbytes) == ("uint8", 1000)
 
 
-def test_the_cpu_computes_float32_and_float64() -> None:
+def test_the_cpu_computes_networks_of_all_dtypes() -> None:
     context = ExecutionContext("cpu")
-    assert [context.supports(np.dtype(name)) for name in ("float32", "float64", "float16", "int32")] == [
-        True,
-        True,
-        False,
-        False,
-    ]
+    supported = [context.supports(np.dtype(name)) for name in ("float32", "float64", "float16", "bfloat16", "int32")]
+    assert supported == [True, True, True, True, False]
     context.synchronize()
 
 

@@ -21,6 +21,10 @@ def arithmetic_cases() -> Iterator[Case]:
     for trains, accumulate in ((True, False), (True, True), (False, False)):
         name = f"learned_scale_backward-{trains}-{accumulate}"
         yield Case(name, learned_scale_backward(trains, accumulate), ("dy",))
+    yield Case("layer_scale_forward", layer_scale_forward, ("x",), elementwise=True)
+    for trains, accumulate in ((True, False), (True, True), (False, False)):
+        name = f"layer_scale_backward-{trains}-{accumulate}"
+        yield Case(name, layer_scale_backward(trains, accumulate), ("dy",))
     for stretched in ((), (0,), (1,), (0, 2), (0, 1, 2)):
         yield Case(f"broadcast_add-{stretched}", broadcast_add(stretched), ("a",), elementwise=True)
         yield Case(f"broadcast_sum-{stretched}", broadcast_sum(stretched), () if stretched else ("dy",))
@@ -71,6 +75,32 @@ def learned_scale_backward(trains: bool, accumulate: bool) -> Build:
         given = dgamma if trains else None
         return Run(
             lambda: b.kernels.learned_scale_backward(dx, given, dy, x, gamma, accumulate),
+            outputs,
+            {name: expected[name] for name in outputs},
+        )
+
+    return build
+
+
+def layer_scale_forward(b: Bench) -> Run:
+    x, gamma = b.array(b.rows, b.columns), b.array(b.columns)
+    output = x if b.alias == "x" else b.empty(b.rows, b.columns)
+    expected = wide(gamma) * wide(x)
+    return Run(lambda: b.kernels.layer_scale_forward(output, x, gamma), {"output": output}, {"output": expected})
+
+
+def layer_scale_backward(trains: bool, accumulate: bool) -> Build:
+    def build(b: Bench) -> Run:
+        x, dy, gamma = b.array(b.rows, b.columns), b.array(b.rows, b.columns), b.array(b.columns)
+        dx = dy if b.alias == "dy" else b.empty(b.rows, b.columns)
+        dgamma = (b.array if accumulate else b.empty)(b.columns)
+        before = wide(dgamma) if accumulate else np.zeros(b.columns)
+        expected = {"dx": wide(gamma) * wide(dy), "dgamma": before + (wide(dy) * wide(x)).sum(axis=0)}
+        outputs = {"dx": dx, "dgamma": dgamma} if trains else {"dx": dx}
+        given = dgamma if trains else None
+        workspace = b.workspace(b.kernels.layer_scale_backward_workspace(b.rows, b.columns))
+        return Run(
+            lambda: b.kernels.layer_scale_backward(dx, given, dy, x, gamma, accumulate, workspace),
             outputs,
             {name: expected[name] for name in outputs},
         )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from tests.kernels.arithmetic_cases import arithmetic_cases
 from tests.kernels.elementwise_cases import activation_cases, flat_cases
 from tests.kernels.embedding_cases import embedding_cases, position_cases
+from tests.kernels.expert_cases import expert_cases
+from tests.kernels.half_precision_cases import half_precision_cases
 from tests.kernels.head_norm_cases import head_norm_cases
 from tests.kernels.linear_cases import linear_cases
 from tests.kernels.loss_cases import loss_cases, optimizer_cases
@@ -27,4 +29,6 @@ CASES = (
     *shape_cases(),
     *arithmetic_cases(),
     *token_cases(),
+    *expert_cases(),
+    *half_precision_cases(),
 )

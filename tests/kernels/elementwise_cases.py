@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from mila.kernels.signatures import ActivationFunction
 from tests.kernels import references
 from tests.kernels.bench import Bench, Build, Case, Run, wide
 
@@ -69,7 +70,7 @@ def flat_cases() -> Iterator[Case]:
 
 
 def activation_cases() -> Iterator[Case]:
-    def forward(kind: str, differentiate: bool) -> Build:
+    def forward(function: ActivationFunction, differentiate: bool) -> Build:
         def build(b: Bench) -> Run:
             x, y, slope = b.array(b.rows, b.columns), b.empty(b.rows, b.columns), b.empty(b.rows, b.columns)
             y = x if b.alias == "output" else y
@@ -77,42 +78,43 @@ def activation_cases() -> Iterator[Case]:
             workspace = b.workspace(b.kernels.activation_forward_workspace(b.rows, b.columns))
             outputs = {"output": y, "derivative": slope} if differentiate else {"output": y}
             expected = {
-                "output": references.activation(kind, wide(x), 0.1),
-                "derivative": references.activation_derivative(kind, wide(x), 0.1),
+                "output": references.activation(function, wide(x)),
+                "derivative": references.activation_derivative(function, wide(x)),
             }
             given = slope if differentiate else None
             return Run(
-                lambda: b.kernels.activation_forward(y, given, x, kind, 0.1, workspace),
+                lambda: b.kernels.activation_forward(y, given, x, function, workspace),
                 outputs,
                 {name: expected[name] for name in outputs},
             )
 
         return build
 
-    def gated_forward(kind: str) -> Build:
+    def gated_forward(function: ActivationFunction) -> Build:
         def build(b: Bench) -> Run:
             x, y = b.array(b.rows, 2 * b.columns), b.empty(b.rows, b.columns)
             workspace = b.workspace(b.kernels.gated_forward_workspace(b.rows, b.columns))
             gate, up = np.split(wide(x), 2, axis=1)
-            expected = references.activation(kind, gate, 0.1) * up
-            return Run(lambda: b.kernels.gated_forward(y, x, kind, 0.1, workspace), {"output": y}, {"output": expected})
+            expected = references.activation(function, gate) * up
+            return Run(lambda: b.kernels.gated_forward(y, x, function, workspace), {"output": y}, {"output": expected})
 
         return build
 
-    def gated_backward(kind: str) -> Build:
+    def gated_backward(function: ActivationFunction) -> Build:
         def build(b: Bench) -> Run:
             x, dy = b.array(b.rows, 2 * b.columns), b.array(b.rows, b.columns)
             dx = x if b.alias == "x" else b.empty(b.rows, 2 * b.columns)
             workspace = b.workspace(b.kernels.gated_backward_workspace(b.rows, b.columns))
             gate, up = np.split(wide(x), 2, axis=1)
-            slope, value = references.activation_derivative(kind, gate, 0.1), references.activation(kind, gate, 0.1)
+            slope, value = references.activation_derivative(function, gate), references.activation(function, gate)
             expected = np.concatenate([wide(dy) * slope * up, wide(dy) * value], axis=1)
-            return Run(lambda: b.kernels.gated_backward(dx, dy, x, kind, 0.1, workspace), {"dx": dx}, {"dx": expected})
+            return Run(lambda: b.kernels.gated_backward(dx, dy, x, function, workspace), {"dx": dx}, {"dx": expected})
 
         return build
 
     for kind in references.ACTIVATIONS:
-        yield Case(f"activation_forward-{kind}", forward(kind, False), ("output",), elementwise=True)
-        yield Case(f"activation_forward-{kind}-derivative", forward(kind, True), ("derivative",), elementwise=True)
-        yield Case(f"gated_forward-{kind}", gated_forward(kind), elementwise=True)
-        yield Case(f"gated_backward-{kind}", gated_backward(kind), ("x",), elementwise=True)
+        function = references.function_of(kind)
+        yield Case(f"activation_forward-{kind}", forward(function, False), ("output",), elementwise=True)
+        yield Case(f"activation_forward-{kind}-derivative", forward(function, True), ("derivative",), elementwise=True)
+        yield Case(f"gated_forward-{kind}", gated_forward(function), elementwise=True)
+        yield Case(f"gated_backward-{kind}", gated_backward(function), ("x",), elementwise=True)

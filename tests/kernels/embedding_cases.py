@@ -32,10 +32,10 @@ def embedding_cases() -> Iterator[Case]:
         def build(b: Bench) -> Run:
             table, ids, y = b.float8(_VOCABULARY, b.columns), _ids(b, integer), b.empty(b.rows, b.columns)
             scales = b.random.uniform(0.01, 0.1, _VOCABULARY).astype(np.float32)
-            workspace = b.workspace(b.kernels.embedding_forward_per_channel_workspace(b.rows, b.columns))
+            workspace = b.workspace(b.kernels.embedding_forward_narrow_workspace(b.rows, b.columns))
             expected = (wide(table) * wide(scales)[:, None])[ids] * scale
             return Run(
-                lambda: b.kernels.embedding_forward_per_channel(y, table, scales, ids, scale, workspace),
+                lambda: b.kernels.embedding_forward_narrow(y, table, scales, ids, scale, workspace),
                 {"output": y},
                 {"output": expected},
             )
@@ -60,7 +60,7 @@ def embedding_cases() -> Iterator[Case]:
         for scale in (1.0, 2.5):
             options = f"{integer.__name__}-scale={scale}"
             yield Case(f"embedding_forward-{options}", forward(integer, scale), elementwise=True)
-            yield Case(f"embedding_forward_per_channel-{options}", per_channel(integer, scale), elementwise=True)
+            yield Case(f"embedding_forward_narrow-{options}", per_channel(integer, scale), elementwise=True)
             for accumulate in (False, True):
                 name = f"embedding_backward-{options}-accumulate={accumulate}"
                 yield Case(name, backward(integer, scale, accumulate), elementwise=True)

@@ -26,10 +26,10 @@ def linear_cases() -> Iterator[Case]:
             x, weight, y = b.array(b.rows, b.columns), b.float8(out_features, b.columns), b.empty(b.rows, out_features)
             scales = b.random.uniform(0.01, 0.1, out_features).astype(np.float32)
             bias = b.array(out_features) if biased else None
-            workspace = b.workspace(b.kernels.linear_forward_per_channel_workspace(out_features, b.columns))
+            workspace = b.workspace(b.kernels.linear_forward_narrow_workspace(out_features, b.columns))
             expected = wide(x) @ (wide(weight) * wide(scales)[:, None]).T + (0 if bias is None else wide(bias))
             return Run(
-                lambda: b.kernels.linear_forward_per_channel(y, x, weight, scales, bias, workspace),
+                lambda: b.kernels.linear_forward_narrow(y, x, weight, scales, bias, workspace),
                 {"output": y},
                 {"output": expected},
             )
@@ -75,6 +75,6 @@ def linear_cases() -> Iterator[Case]:
     yield Case("linear_backward_input", backward_input)
     for option in (False, True):
         yield Case(f"linear_forward-bias={option}", forward(option))
-        yield Case(f"linear_forward_per_channel-bias={option}", per_channel(option))
+        yield Case(f"linear_forward_narrow-bias={option}", per_channel(option))
         yield Case(f"linear_backward_weight-accumulate={option}", backward_weight(option))
         yield Case(f"linear_backward_bias-accumulate={option}", backward_bias(option))

@@ -77,7 +77,7 @@ def optimizer_cases() -> Iterator[Case]:
             square = beta2 * wide(v) * (1 - beta2) + (1 - beta2) * (gradient_scale * wide(g)) ** 2
             update = (mean / (1 - beta1**step)) / (np.sqrt(square / (1 - beta2**step)) + epsilon)
             expected = wide(p) * (1 - rate * weight_decay) - rate * update
-            workspace = b.workspace(b.kernels.adamw_workspace(size))
+            workspace = b.workspace(b.kernels.adamw_workspace(size, b.dtype))
             hyper = rate, beta1, beta2, epsilon, weight_decay, step, gradient_scale
             return Run(
                 lambda: b.kernels.adamw(p, m, v, g, *hyper, workspace),

@@ -11,6 +11,8 @@ from tests.kernels import references
 from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 _EPSILON = 1e-5
+#: The parameters that have no gradient in a backward pass.
+_FROZEN = ((), ("dweight",), ("dbias",), ("dweight", "dbias"))
 
 
 def _layer_norm(x: Array) -> tuple[Array, Array, Array]:
@@ -19,17 +21,22 @@ def _layer_norm(x: Array) -> tuple[Array, Array, Array]:
     return mean, rstd, (x - mean[:, None]) * rstd[:, None]
 
 
-def layer_norm_cases() -> Iterator[Case]:
-    """Layer norm, forward and backward, with and without bias, frozen or not."""
+def _join(frozen: tuple[str, ...]) -> str:
+    return "-".join(frozen) or "nothing"
 
-    def forward(biased: bool) -> Build:
+
+def layer_norm_cases() -> Iterator[Case]:
+    """Layer norm, forward and backward, with and without weight and bias, each frozen or not."""
+
+    def forward(biased: bool, weighted: bool = True) -> Build:
         def build(b: Bench) -> Run:
-            x, weight = b.array(b.rows, b.columns) + b.dtype.type(3), b.array(b.columns)
+            x = b.array(b.rows, b.columns) + b.dtype.type(3)
+            weight = b.array(b.columns) if weighted else None
             bias = b.array(b.columns) if biased else None
             y = x if b.alias == "x" else b.empty(b.rows, b.columns)
             mean, rstd = b.empty(b.rows), b.empty(b.rows)
             centre, spread, normal = _layer_norm(wide(x))
-            expected = normal * wide(weight) + (0 if bias is None else wide(bias))
+            expected = normal * (1 if weight is None else wide(weight)) + (0 if bias is None else wide(bias))
             return Run(
                 lambda: b.kernels.layer_norm_forward(y, mean, rstd, x, weight, bias, _EPSILON),
                 {"output": y, "mean": mean, "rstd": rstd},
@@ -38,16 +45,17 @@ def layer_norm_cases() -> Iterator[Case]:
 
         return build
 
-    def backward(accumulate: bool, frozen: str) -> Build:
+    def backward(accumulate: bool, frozen: tuple[str, ...], weighted: bool = True) -> Build:
         def build(b: Bench) -> Run:
-            x, dy, weight = b.array(b.rows, b.columns), b.array(b.rows, b.columns), b.array(b.columns)
+            x, dy = b.array(b.rows, b.columns), b.array(b.rows, b.columns)
+            weight = b.array(b.columns) if weighted else None
             dx = b.empty(b.rows, b.columns)
             outputs = {"dx": dx}
             for name in ("dweight", "dbias"):
-                if name != frozen:
+                if name not in frozen:
                     outputs[name] = (b.array if accumulate else b.empty)(b.columns)
             mean, rstd, normal = _layer_norm(wide(x))
-            g = wide(dy) * wide(weight)
+            g = wide(dy) * (1 if weight is None else wide(weight))
             means = g.mean(axis=1, keepdims=True), (g * normal).mean(axis=1, keepdims=True)
             expected = {
                 "dx": rstd[:, None] * (g - means[0] - normal * means[1]),
@@ -70,20 +78,27 @@ def layer_norm_cases() -> Iterator[Case]:
 
     for option in (False, True):
         yield Case(f"layer_norm_forward-bias={option}", forward(option), ("x",))
-        for frozen in ("nothing", "dweight", "dbias"):
-            yield Case(f"layer_norm_backward-accumulate={option}-frozen={frozen}", backward(option, frozen))
+        yield Case(f"layer_norm_forward-bias={option}-no-weight", forward(option, weighted=False), ("x",))
+        for frozen in _FROZEN:
+            name = f"layer_norm_backward-accumulate={option}-frozen={_join(frozen)}"
+            yield Case(name, backward(option, frozen))
+        for frozen in _FROZEN:
+            if "dweight" in frozen:
+                name = f"layer_norm_backward-accumulate={option}-frozen={_join(frozen)}-no-weight"
+                yield Case(name, backward(option, frozen, weighted=False))
 
 
 def rms_norm_cases() -> Iterator[Case]:
-    """RMS norm, forward and backward, with and without bias and offset."""
+    """RMS norm, forward and backward, with and without weight, bias and offset, each parameter frozen or not."""
 
-    def forward(biased: bool, offset: float) -> Build:
+    def forward(biased: bool, offset: float, weighted: bool = True) -> Build:
         def build(b: Bench) -> Run:
-            x, weight = b.array(b.rows, b.columns), b.array(b.columns)
+            x, weight = b.array(b.rows, b.columns), b.array(b.columns) if weighted else None
             bias = b.array(b.columns) if biased else None
             y, rstd = (x if b.alias == "x" else b.empty(b.rows, b.columns)), b.empty(b.rows)
             spread = 1 / np.sqrt((wide(x) ** 2).mean(axis=1) + _EPSILON)
-            expected = wide(x) * spread[:, None] * (wide(weight) + offset) + (0 if bias is None else wide(bias))
+            factor = 1 if weight is None else wide(weight) + offset
+            expected = wide(x) * spread[:, None] * factor + (0 if bias is None else wide(bias))
             workspace = b.workspace(b.kernels.rms_norm_forward_workspace(b.rows, b.columns))
             return Run(
                 lambda: b.kernels.rms_norm_forward(y, rstd, x, weight, bias, _EPSILON, offset, workspace),
@@ -93,16 +108,17 @@ def rms_norm_cases() -> Iterator[Case]:
 
         return build
 
-    def backward(accumulate: bool, offset: float, frozen: str) -> Build:
+    def backward(accumulate: bool, offset: float, frozen: tuple[str, ...], weighted: bool = True) -> Build:
         def build(b: Bench) -> Run:
-            x, dy, weight = b.array(b.rows, b.columns), b.array(b.rows, b.columns), b.array(b.columns)
+            x, dy = b.array(b.rows, b.columns), b.array(b.rows, b.columns)
+            weight = b.array(b.columns) if weighted else None
             dx = b.empty(b.rows, b.columns)
             outputs = {"dx": dx}
             for name in ("dweight", "dbias"):
-                if name != frozen:
+                if name not in frozen:
                     outputs[name] = (b.array if accumulate else b.empty)(b.columns)
             spread = 1 / np.sqrt((wide(x) ** 2).mean(axis=1, keepdims=True) + _EPSILON)
-            g = wide(dy) * (wide(weight) + offset)
+            g = wide(dy) * (1 if weight is None else wide(weight) + offset)
             expected = {
                 "dx": spread * g - wide(x) * spread**3 * (g * wide(x)).mean(axis=1, keepdims=True),
                 "dweight": (wide(dy) * wide(x) * spread).sum(axis=0),
@@ -127,9 +143,14 @@ def rms_norm_cases() -> Iterator[Case]:
     for option in (False, True):
         for offset in (0.0, 1.0):
             yield Case(f"rms_norm_forward-bias={option}-offset={offset}", forward(option, offset), ("x",))
-            for frozen in ("nothing", "dweight", "dbias"):
-                name = f"rms_norm_backward-accumulate={option}-offset={offset}-frozen={frozen}"
+            for frozen in _FROZEN:
+                name = f"rms_norm_backward-accumulate={option}-offset={offset}-frozen={_join(frozen)}"
                 yield Case(name, backward(option, offset, frozen))
+        yield Case(f"rms_norm_forward-bias={option}-no-weight", forward(option, 1.0, weighted=False), ("x",))
+        for frozen in _FROZEN:
+            if "dweight" in frozen:
+                name = f"rms_norm_backward-accumulate={option}-frozen={_join(frozen)}-no-weight"
+                yield Case(name, backward(option, 1.0, frozen, weighted=False))
 
 
 def softmax_cases() -> Iterator[Case]:

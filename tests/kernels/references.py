@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import ActivationFunction, Array
 
 ACTIVATIONS = (
     "none",
@@ -21,6 +21,9 @@ ACTIVATIONS = (
     "sigmoid",
     "leaky_relu",
     "mish",
+    "elu",
+    "hardswish",
+    "softplus",
 )
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 _erfc = np.vectorize(math.erfc, otypes=[np.float64])
@@ -33,8 +36,14 @@ def sigmoid(x: Array) -> Array:
     return ratio
 
 
-def activation(kind: str, x: Array, alpha: float) -> Array:
+def function_of(kind: str) -> ActivationFunction:
+    """A function with unusual options; ``beta * x`` is exact, so that all dtypes agree on where it is linear."""
+    return ActivationFunction(kind, leaky_relu_slope=0.1, elu_alpha=0.7, softplus_beta=2.0, softplus_threshold=3.0)
+
+
+def activation(function: ActivationFunction, x: Array) -> Array:
     """``f(x)`` by the textbook formula."""
+    beta = function.softplus_beta
     formulas: dict[str, Callable[[], Array]] = {
         "none": x.copy,
         "relu": lambda: np.maximum(x, 0),
@@ -44,10 +53,13 @@ def activation(kind: str, x: Array, alpha: float) -> Array:
         "silu": lambda: x * sigmoid(x),
         "tanh": lambda: np.tanh(x),
         "sigmoid": lambda: sigmoid(x),
-        "leaky_relu": lambda: np.where(x > 0, x, alpha * x),
+        "leaky_relu": lambda: np.where(x > 0, x, function.leaky_relu_slope * x),
         "mish": lambda: x * np.tanh(np.logaddexp(0, x)),
+        "elu": lambda: np.where(x > 0, x, function.elu_alpha * np.expm1(np.minimum(x, 0))),
+        "hardswish": lambda: x * np.clip(x + 3, 0, 6) / 6,
+        "softplus": lambda: np.where(beta * x > function.softplus_threshold, x, np.logaddexp(0, beta * x) / beta),
     }
-    return formulas[kind]()
+    return formulas[function.kind]()
 
 
 def _gelu_tanh_derivative(x: Array) -> Array:
@@ -57,8 +69,9 @@ def _gelu_tanh_derivative(x: Array) -> Array:
     return derivative
 
 
-def activation_derivative(kind: str, x: Array, alpha: float) -> Array:
-    """``f'(x)`` by the textbook formula; at a kink the derivative from the left."""
+def activation_derivative(function: ActivationFunction, x: Array) -> Array:
+    """``f'(x)`` by the textbook formula; at the kink of a rectifier the derivative from the left."""
+    beta = function.softplus_beta
     s, quick, t = sigmoid(x), sigmoid(1.702 * x), np.tanh(np.logaddexp(0, x))
     density = np.exp(-x * x / 2) / math.sqrt(2 * math.pi)
     formulas: dict[str, Callable[[], Array]] = {
@@ -70,10 +83,13 @@ def activation_derivative(kind: str, x: Array, alpha: float) -> Array:
         "silu": lambda: s + x * s * (1 - s),
         "tanh": lambda: 1 - np.tanh(x) ** 2,
         "sigmoid": lambda: s * (1 - s),
-        "leaky_relu": lambda: np.where(x > 0, 1.0, alpha),
+        "leaky_relu": lambda: np.where(x > 0, 1.0, function.leaky_relu_slope),
         "mish": lambda: t + x * (1 - t * t) * s,
+        "elu": lambda: np.where(x > 0, 1.0, function.elu_alpha * np.exp(np.minimum(x, 0))),
+        "hardswish": lambda: np.select([x <= -3, x < 3], [0.0, x / 3 + 0.5], 1.0),
+        "softplus": lambda: np.where(beta * x > function.softplus_threshold, 1.0, sigmoid(beta * x)),
     }
-    return formulas[kind]()
+    return formulas[function.kind]()
 
 
 def softmax(x: Array, axis: int) -> Array:

@@ -1,8 +1,9 @@
-"""Attention to another sequence does what the formula says, forward and backward, with and without dropout."""
+"""Attention to keys that lie apart does what the formula says, forward and backward, with and without dropout."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,6 +24,9 @@ SHAPES = (
     (2, 3, 211, 2, 16),
     (1, 300, 150, 2, 9),
 )
+#: The same of causal attention: T = S.
+CAUSAL_SHAPES = ((1, 1, 1, 1, 1), (2, 5, 5, 4, 3), (3, 97, 97, 2, 5), (1, 301, 301, 3, 40))
+CASES = [*((shape, False) for shape in SHAPES), *((shape, True) for shape in CAUSAL_SHAPES)]
 TOLERANCES: dict[type, float] = {np.float64: 1e-12, np.float32: 2e-6}
 KERNELS = {threads: CpuKernels(threads) for threads in (1, 2, 3, 40)}
 KEY, SCALE = 2**63 + 5, 0.3
@@ -30,11 +34,12 @@ KEY, SCALE = 2**63 + 5, 0.3
 
 @dataclass(frozen=True)
 class Problem:
-    """Queries, keys, values and the output's gradient, and how many heads there are."""
+    """Queries, keys, values and the output's gradient, how many heads there are, and what they see."""
 
     arrays: tuple[Array, Array, Array, Array]
     heads: int
     probability: float = 0.0
+    causal: bool = False
 
     @property
     def sizes(self) -> tuple[int, int, int, int, float]:
@@ -42,16 +47,18 @@ class Problem:
         return queries.shape[1], keys.shape[1], self.heads, queries.shape[2] // self.heads, self.probability
 
     @property
-    def scalars(self) -> tuple[int, float, float, int]:
-        return self.heads, SCALE, self.probability, KEY
+    def scalars(self) -> tuple[int, bool, float, float, int]:
+        return self.heads, self.causal, SCALE, self.probability, KEY
 
 
-def problem(shape: tuple[int, int, int, int, int], dtype: type, probability: float = 0.0) -> Problem:
+def problem(
+    shape: tuple[int, int, int, int, int], dtype: type, probability: float = 0.0, causal: bool = False
+) -> Problem:
     batch, length, context, heads, size = shape
     random = np.random.default_rng(3)
     lengths = (length, context, context, length)
     arrays: list[Array] = [random.standard_normal((batch, n, heads * size)).astype(dtype) for n in lengths]
-    return Problem((arrays[0], arrays[1], arrays[2], arrays[3]), heads, probability)
+    return Problem((arrays[0], arrays[1], arrays[2], arrays[3]), heads, probability, causal)
 
 
 def run(kernels: CpuKernels, p: Problem, spare: int = 0) -> tuple[Array, ...]:
@@ -71,6 +78,8 @@ def expected(p: Problem) -> tuple[Array, ...]:
     batch = p.arrays[0].shape[0]
     q, k, v, dy = (x.astype(np.float64).reshape(batch, x.shape[1], p.heads, -1).swapaxes(1, 2) for x in p.arrays)
     scores = SCALE * q @ k.swapaxes(-1, -2)
+    if p.causal:
+        scores[..., np.triu(np.ones(scores.shape[-2:], bool), 1)] = -np.inf
     log_sum_exp = np.log(np.exp(scores).sum(-1, keepdims=True))
     weights = np.exp(scores - log_sum_exp)
     mask = keep_mask(weights.size, p.probability, KEY).reshape(weights.shape) / (1 - p.probability)
@@ -85,9 +94,11 @@ def expected(p: Problem) -> tuple[Array, ...]:
 
 @pytest.mark.parametrize("dtype", TOLERANCES)
 @pytest.mark.parametrize("probability", [0.0, 0.3])
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
-def test_agrees_with_the_formula(shape: tuple[int, int, int, int, int], probability: float, dtype: type) -> None:
-    p = problem(shape, dtype, probability)
+@pytest.mark.parametrize(("shape", "causal"), CASES, ids=str)
+def test_agrees_with_the_formula(
+    shape: tuple[int, int, int, int, int], causal: bool, probability: float, dtype: type
+) -> None:
+    p = problem(shape, dtype, probability, causal)
     wanted = expected(p)
     largest = max(np.abs(want).max() for want in wanted)  # over a single key, gradients of scores cancel out
     for got, want in zip(run(KERNELS[2], p), wanted, strict=True):
@@ -95,10 +106,17 @@ def test_agrees_with_the_formula(shape: tuple[int, int, int, int, int], probabil
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
+@pytest.mark.parametrize(("shape", "causal"), [((3, 97, 31, 4, 7), False), ((3, 97, 97, 4, 7), True)], ids=str)
 @pytest.mark.parametrize("threads", KERNELS)
-def test_any_number_of_threads_serves(threads: int, probability: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_number_of_threads_serves(
+    threads: int,
+    shape: tuple[int, int, int, int, int],
+    causal: bool,
+    probability: float,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(attention_tiles, "INLINE_EFFORT", 1)
-    p = problem((3, 97, 31, 4, 7), np.float32, probability)
+    p = problem(shape, np.float32, probability, causal)
     first = run(KERNELS[threads], p)
     for got, again, want in zip(first, run(KERNELS[threads], p, spare=5001), expected(p), strict=True):
         assert error(got, want) < 2e-6
@@ -113,6 +131,38 @@ def test_all_weights_are_dropped_at_a_probability_of_almost_one() -> None:
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
+def test_of_a_causal_call_later_keys_change_no_earlier_query(probability: float) -> None:
+    first = 137
+    one, other = (problem((2, 290, 290, 3, 8), np.float32, probability, causal=True) for _ in range(2))
+    for array in other.arrays[1:3]:
+        array[:, first:] *= -7
+    results = zip(run(KERNELS[2], one)[:3], run(KERNELS[2], other)[:3], strict=True)
+    for (got, want), axis in zip(results, (1, 2, 1), strict=True):
+        before = np.s_[:, :first] if axis == 1 else np.s_[:, :, :first]
+        assert np.array_equal(got[before], want[before])
+        assert not np.array_equal(got, want)
+
+
+def test_causal_calls_skip_the_blocks_above_the_diagonal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scores of a block of queries are computed for the keys up to its last query, and for no others."""
+    p = problem((1, 512, 512, 1, 4), np.float32, causal=True)
+    seen: list[tuple[int, int]] = []
+    scaled_scores = attention_tiles.TileAttention.scaled_scores
+
+    def recorded(tile: attention_tiles.TileAttention, *arguments: Any) -> tuple[Array, Array]:
+        queries, scores = scaled_scores(tile, *arguments)
+        seen.append((scores.shape[1], scores.shape[2]))
+        return queries, scores
+
+    monkeypatch.setattr(attention_tiles.TileAttention, "scaled_scores", recorded)
+    run(KERNELS[1], p)
+    rows = seen[0][0]
+    blocks = [(rows, stop) for stop in range(rows, 513, rows)]
+    assert 512 % rows == 0 and len(blocks) >= 4
+    assert sorted(seen) == sorted(2 * blocks)  # forward and backward
+
+
+@pytest.mark.parametrize("probability", [0.0, 0.3])
 def test_workspaces_grow_with_both_lengths(probability: float) -> None:
     kernels = KERNELS[1]
     for workspace in (kernels.context_attention_forward_workspace, kernels.context_attention_backward_workspace):
@@ -122,8 +172,9 @@ def test_workspaces_grow_with_both_lengths(probability: float) -> None:
 
 
 @pytest.mark.parametrize("probability", [0.0, 0.3])
-def test_allocates_no_array(probability: float) -> None:
-    kernels, p = KERNELS[2], problem((2, 512, 384, 8, 64), np.float32, probability)
+@pytest.mark.parametrize(("context", "causal"), [(384, False), (512, True)])
+def test_allocates_no_array(context: int, causal: bool, probability: float) -> None:
+    kernels, p = KERNELS[2], problem((2, 512, context, 8, 64), np.float32, probability, causal)
     q, k, v, dy = p.arrays
     assert q.nbytes >= 2_000_000
     output, dq, dk, dv = (np.empty_like(x) for x in (q, q, k, v))

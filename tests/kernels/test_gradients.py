@@ -9,7 +9,7 @@ import pytest
 
 from mila.kernels.cpu.table import CpuKernels
 from mila.kernels.signatures import Array
-from tests.kernels.references import ACTIVATIONS
+from tests.kernels.references import ACTIVATIONS, function_of
 
 KERNELS = CpuKernels(2)
 STEP = 1e-5
@@ -40,15 +40,15 @@ def assert_gradient(gradient: Array, function: Callable[[], Array], x: Array, dy
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_activation(kind: str) -> None:
     x, dy, slope = random(ROWS, COLUMNS), random(ROWS, COLUMNS), np.empty((ROWS, COLUMNS))
-    workspace = np.empty(KERNELS.activation_forward_workspace(ROWS, COLUMNS))
+    function, workspace = function_of(kind), np.empty(KERNELS.activation_forward_workspace(ROWS, COLUMNS))
 
     def forward() -> Array:
         y = np.empty_like(x)
-        KERNELS.activation_forward(y, None, x, kind, 0.2, workspace)
+        KERNELS.activation_forward(y, None, x, function, workspace)
         return y
 
     y, dx = np.empty_like(x), np.empty_like(x)
-    KERNELS.activation_forward(y, slope, x, kind, 0.2, workspace)
+    KERNELS.activation_forward(y, slope, x, function, workspace)
     KERNELS.activation_backward(dx, dy, slope)
     np.testing.assert_allclose(y, forward(), rtol=1e-15, atol=1e-15)
     assert_gradient(dx, forward, x, dy)
@@ -56,16 +56,16 @@ def test_activation(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
 def test_gated_activation(kind: str) -> None:
-    x, dy = random(ROWS, 2 * COLUMNS), random(ROWS, COLUMNS)
+    x, dy, function = random(ROWS, 2 * COLUMNS), random(ROWS, COLUMNS), function_of(kind)
     workspace = np.empty(KERNELS.gated_backward_workspace(ROWS, COLUMNS))
 
     def forward() -> Array:
         y = np.empty((ROWS, COLUMNS))
-        KERNELS.gated_forward(y, x, kind, 0.2, workspace)
+        KERNELS.gated_forward(y, x, function, workspace)
         return y
 
     dx = np.empty_like(x)
-    KERNELS.gated_backward(dx, dy, x, kind, 0.2, workspace)
+    KERNELS.gated_backward(dx, dy, x, function, workspace)
     assert_gradient(dx, forward, x, dy)
 
 

@@ -9,6 +9,7 @@ import pytest
 
 from mila.kernels.cpu.table import CpuKernels
 from mila.kernels.signatures import Array
+from tests.kernels.references import function_of
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.parity
@@ -41,6 +42,9 @@ FUNCTIONS = {
     "sigmoid": torch.sigmoid,
     "leaky_relu": lambda x: torch.nn.functional.leaky_relu(x, 0.1),
     "mish": torch.nn.functional.mish,
+    "elu": lambda x: torch.nn.functional.elu(x, 0.7),
+    "hardswish": torch.nn.functional.hardswish,
+    "softplus": lambda x: torch.nn.functional.softplus(x, 2.0, 3.0),
 }
 
 
@@ -50,7 +54,7 @@ def test_activations(kind: str, dtype: str) -> None:
     x = 3 * array(dtype, 33, 65)
     y, slope = np.empty_like(x), np.empty_like(x)
     workspace = np.empty(KERNELS.activation_forward_workspace(*x.shape), dtype)
-    KERNELS.activation_forward(y, slope, x, kind, 0.1, workspace)
+    KERNELS.activation_forward(y, slope, x, function_of(kind), workspace)
     variable = leaf(x)
     expected = FUNCTIONS[kind](variable)
     expected.sum().backward()
@@ -62,7 +66,8 @@ def test_activations(kind: str, dtype: str) -> None:
 def test_activations_of_values_that_are_not_finite(kind: str) -> None:
     x = np.array([np.nan, np.inf, -np.inf], np.float32)
     y = np.empty_like(x)
-    KERNELS.activation_forward(y, None, x, kind, 0.1, np.empty(KERNELS.activation_forward_workspace(1, 3), np.float32))
+    workspace = np.empty(KERNELS.activation_forward_workspace(1, 3), np.float32)
+    KERNELS.activation_forward(y, None, x, function_of(kind), workspace)
     expected = FUNCTIONS[kind](torch.from_numpy(x)).numpy()
     if kind == "gelu":
         expected[1] = np.inf  # PyTorch says so, or NaN, by the kind of processor
@@ -120,7 +125,7 @@ def test_cross_entropy(dtype: str, ignore_index: int) -> None:
 @pytest.mark.parametrize("weight_decay", [0.0, 0.1])
 def test_ten_steps_of_adamw(weight_decay: float) -> None:
     p = array("float64", 1000)
-    m, v, workspace = np.zeros(1000), np.zeros(1000), np.empty(KERNELS.adamw_workspace(1000))
+    m, v, workspace = np.zeros(1000), np.zeros(1000), np.empty(KERNELS.adamw_workspace(1000, np.dtype(np.float64)))
     variable = leaf(p)
     optimizer = torch.optim.AdamW([variable], lr=3e-3, betas=(0.9, 0.95), eps=1e-8, weight_decay=weight_decay)
     for step in range(1, 11):

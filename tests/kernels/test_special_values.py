@@ -11,19 +11,23 @@ import pytest
 from mila.errors import ConfigurationError
 from mila.kernels.cpu.table import CpuKernels
 from mila.kernels.cpu.widening import widen_float8
-from mila.kernels.signatures import Array
-from tests.kernels.references import ACTIVATIONS, activation
+from mila.kernels.signatures import ActivationFunction, Array
+from tests.kernels.references import ACTIVATIONS, activation, activation_derivative, function_of
 
 KERNELS = CpuKernels(2)
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-def activate(kind: str, values: list[float], dtype: str) -> tuple[Array, Array]:
+def compute(function: ActivationFunction, values: list[float], dtype: str) -> tuple[Array, Array]:
     x = np.array(values, dtype)
     y, slope = np.empty_like(x), np.empty_like(x)
     workspace = np.empty(KERNELS.activation_forward_workspace(1, x.size), dtype)
-    KERNELS.activation_forward(y, slope, x, kind, 0.1, workspace)
+    KERNELS.activation_forward(y, slope, x, function, workspace)
     return y, slope
+
+
+def activate(kind: str, values: list[float], dtype: str) -> tuple[Array, Array]:
+    return compute(function_of(kind), values, dtype)
 
 
 @pytest.mark.parametrize("kind", ACTIVATIONS)
@@ -48,13 +52,40 @@ def test_activations_keep_nan_and_infinity(kind: str, dtype: str) -> None:
     assert np.isnan(slope[0]) or slope[0] == {"none": 1.0, "relu": 1.0, "leaky_relu": y.dtype.type(0.1)}[kind]
 
 
-@pytest.mark.parametrize("kind", ["gelu", "silu", "quick_gelu", "sigmoid", "mish"])
+@pytest.mark.parametrize("kind", ["gelu", "silu", "quick_gelu", "sigmoid", "mish", "elu", "softplus"])
 @pytest.mark.parametrize(("dtype", "relative"), [("float32", 6e-6), ("float64", 2e-14)])
 def test_activations_are_accurate_in_their_tails(kind: str, dtype: str, relative: float) -> None:
     x = np.linspace(-12, 12, 241)
     y, _ = activate(kind, x.tolist(), dtype)
-    expected = activation(kind, x.astype(dtype).astype(np.float64), 0.1)
+    expected = activation(function_of(kind), x.astype(dtype).astype(np.float64))
     np.testing.assert_allclose(y, expected, rtol=relative, atol=1e-37)
+
+
+@pytest.mark.parametrize("kind", ["relu", "leaky_relu", "elu", "hardswish", "softplus"])
+@both_dtypes
+def test_derivatives_at_a_bend_are_those_of_the_formula(kind: str, dtype: str) -> None:
+    x = [-3.0, np.nextafter(-3, 0), -1e-300, -0.0, 0.0, 1e-300, 1.5, np.nextafter(1.5, 2), np.nextafter(3, 0), 3.0]
+    values = np.array(x, dtype)
+    y, slope = activate(kind, x, dtype)
+    function, wide = function_of(kind), values.astype(np.float64)
+    tolerance = 4 * float(np.finfo(dtype).eps)
+    np.testing.assert_allclose(y, activation(function, wide), rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(slope, activation_derivative(function, wide), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("beta", [1e-3, 1.0, 1e3])
+@pytest.mark.parametrize("threshold", [-1.0, 0.0, 20.0, 1e30])
+@both_dtypes
+def test_softplus_neither_overflows_nor_warns_with_any_options(beta: float, threshold: float, dtype: str) -> None:
+    largest = float(np.finfo(dtype).max)
+    x = [-math.inf, -largest, -300.0, -1.0, 0.0, 1.0, 300.0, largest, math.inf]
+    function = ActivationFunction("softplus", softplus_beta=beta, softplus_threshold=threshold)
+    y, slope = compute(function, x, dtype)
+    with np.errstate(over="ignore"):
+        values = np.array(x, dtype).astype(np.float64)
+        expected, derivative = activation(function, values), activation_derivative(function, values)
+    np.testing.assert_allclose(y, expected, rtol=1e-6, atol=1e-37)
+    np.testing.assert_allclose(slope, derivative, rtol=1e-5, atol=1e-37)
 
 
 def test_an_unknown_activation_is_refused() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 
-import numpy as np
 import pytest
 
 from mila.kernels import signatures
@@ -19,8 +18,14 @@ def as_kernels(kernels: Kernels) -> Kernels:
     return kernels
 
 
-def test_computes_in_float32_and_float64() -> None:
-    assert as_kernels(CpuKernels(1)).dtypes == (np.dtype(np.float32), np.dtype(np.float64))
+def test_half_precision_is_computed_in_float32() -> None:
+    kernels = as_kernels(CpuKernels(1))
+    assert {dtype.name: kernels.compute_dtype(dtype).name for dtype in kernels.dtypes} == {
+        "float32": "float32",
+        "float64": "float64",
+        "bfloat16": "float32",
+        "float16": "float32",
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -78,42 +78,86 @@ def programs(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-def _steps(shape: Sizes) -> dict[str, Sizes]:
-    """Calls that a tensor of these sizes (without the batch) can go through, and the sizes after each."""
+ELEMENTWISE = (
+    "identity(h)", "relu(h)", "gelu(h)", "gelu(h, 'tanh')", "quick_gelu(h)", "silu(h)", "sigmoid(h)", "tanh(h)",
+    "mish(h)", "leaky_relu(h, 0.2)", "elu(h, 0.5)", "hardswish(h)", "softplus(h, 2, threshold=3)", "softmax(h)",
+    "dropout(h, 0.2)", "scale(h, -0.5)", "clamp(h, -1, 1)", "learned_scale(h, init_value=0.5)", "layer_norm(h)",
+    "layer_norm(h, affine=False)", "rms_norm(h)", "rms_norm(h, affine=False)", "add(h, constant(h, value=1.0))",
+    "sub(tanh(h), h)", "mul(h, sigmoid(h))", "broadcast_add(h, h)",
+)  # fmt: skip
+
+
+def steps(shape: Sizes, length: int | None) -> dict[str, Sizes]:
+    """Assignments that a tensor of these sizes (without the batch) can go through, and the sizes of h after each.
+
+    With ``length``, x holds as many ids.
+    """
     *front, width = shape
-    steps: dict[str, Sizes] = {
-        "linear(5)": (*front, 5),
-        "rms_norm()": shape,
-        "flatten()": (math.prod(shape),),
-        "pad(1, 2)": (*front, width + 3),
-        "concat(h, h, axis=1)": (2 * shape[0], *shape[1:]),
-        "add(h, constant(h, value=1.0))": shape,
+    framed = (*(1,) * (3 - len(shape)), *shape)
+    steps: dict[str, Sizes] = {f"h = {call}": shape for call in ELEMENTWISE}
+    steps |= {
+        "h = linear(h, 5)": (*front, 5),
+        "h = flatten(h)": (math.prod(shape),),
+        "h = pad(h, 1, 2, mode='replicate')": (*front, width + 3),
+        "h = concat(h, h, axis=1)": (2 * shape[0], *shape[1:]),
+        "h, g = chunk(concat(h, h, axis=0), 2, dim=0)": shape,
+        "h, g = split(concat(h, h), 1)": (1, *shape[1:]),
+        f"h = reshape(h, {', '.join(map(str, framed))})": framed,
+        "h = sum(h, 1, keepdim=True)": (1, *shape[1:]),
     }
+    if len(shape) == 1 or len(shape) == 2:
+        steps |= {"h = feed_forward(h, 3, dropout=0.1)": shape, "h = swiglu(h, 3)": shape}
     if len(shape) == 2:
-        steps |= {
-            "transformer_block(1, mlp_ratio=2)": shape,
-            "cls_token()": (shape[0] + 1, width),
-            "transpose(1, 2)": (width, shape[0]),
-            "sum(1)": (width,),
-            "mean(2, keepdim=True)": (shape[0], 1),
-            "pool_tokens('first')": (width,),
-            "matmul(h, transpose(h, 1, 2))": (shape[0], shape[0]),
-            "cross_attention(h, h, 1)": shape,
-        }
+        steps |= _token_steps(shape[0], width)
+        if shape[0] == length:
+            steps["h = gather_token(h, x)"] = (width,)
+    if len(shape) == 3:
+        del steps["h = linear(h, 5)"]
+        steps["h = permute(h, 3, 1, 2)"] = (shape[2], shape[0], shape[1])
     return steps
+
+
+def _token_steps(length: int, width: int) -> dict[str, Sizes]:
+    shape = length, width
+    same = [
+        "pos_embed(h, 500)",
+        "attention(h, 1, causal=True)",
+        "cross_attention(h, transpose(h, 1, 2), 1)",
+        "moe(h, 2, 3)",
+    ]
+    same += [f"attention(h, {width // 2}, rope=True)"] * (width % 2 == 0)
+    same += ["transformer_block(h, 1, mlp_ratio=2)", "transformer_block(h, 1, norm='rms_norm', layer_scale=True)"]
+    return {f"h = {call}": shape for call in same} | {
+        "h = cls_token(h)": (length + 1, width),
+        "h = transpose(h, 1, 2)": (width, length),
+        "h = mean(h, 1)": (width,),
+        "h = pool_tokens(h, 'first')": (width,),
+        "h = matmul(tanh(h), transpose(tanh(h), 1, 2))": (length, length),
+    }
 
 
 @st.composite
 def valid_programs(draw: st.DrawFn) -> tuple[dict[str, Any], list[Sizes]]:
     """A chain in which every call makes sense, as keywords of ``resolve``, and the sizes after each line."""
+    is_ids = draw(st.booleans())
     shape: Sizes = tuple(draw(st.lists(st.integers(1, 6), min_size=1, max_size=2)))
+    input_shape, length = (shape[:1], shape[0]) if is_ids else (shape, None)
     batch = draw(st.sampled_from(["B", 3]))
-    lines, sizes = ["h = identity(x)"], [shape]
+    lines = ["h = identity(x)"]
+    if is_ids:
+        shape = (shape[0], 4)
+        lines = ["h = embedding(x, 9, 4)"]
+    sizes = [shape]
     for _ in range(draw(st.integers(0, 6))):
-        call, shape = draw(st.sampled_from(sorted(_steps(sizes[-1]).items())))
-        lines.append(f"h = {call}")
+        line, shape = draw(st.sampled_from(sorted(steps(sizes[-1], length).items())))
+        lines.append(line)
         sizes.append(shape)
-    arguments = {"source": "\n".join(lines), "input_shape": (batch, *sizes[0]), "output_shape": (batch, *sizes[-1])}
+    arguments = {
+        "source": "\n".join([*lines, "out = h"]),
+        "input_shape": (batch, *input_shape),
+        "output_shape": (batch, *sizes[-1]),
+        "input_dtype": "int64" if is_ids else None,
+    }
     return arguments, sizes
 
 

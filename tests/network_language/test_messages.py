@@ -80,6 +80,8 @@ CASES: list[Case] = [
     ("E_ARGUMENT", "dropout(1)", {}, ("below 1, got 1.0",), (None, 1, 1)),
     ("E_ARGUMENT", "linear(8)\nsoftmax(0)", {}, ("dim=0", "2 axes", "the batch is none"), ("n1", 2, 1)),
     ("E_ARGUMENT", "mean(2)", {}, ("dim=2", "2 axes"), ("n0", 1, 1)),
+    ("E_ARGUMENT", "scale(-1e39)", {}, ("float32", "-1e+39"), (None, 1, 1)),
+    ("E_ARGUMENT", "permute(1, 2, 3)", {}, ("[1, 2, 3]", "1 axes after the batch"), ("n0", 1, 1)),
     ("E_ARGUMENT", "permute(2, 2)", {}, ("order of the axes", "[2, 2]"), (None, 1, 1)),
     ("E_ARGUMENT", "pad(1, 2, 3)", {}, ("pairs", "[1, 2, 3]"), (None, 1, 1)),
     ("E_BINDING", "add(x)", {}, ("input b is missing",), (None, 1, 1)),

@@ -71,10 +71,12 @@ class ComponentCase:
 
 
 def _activations() -> Iterator[ComponentCase]:
+    # Products with beta are exact, so that both dtypes agree on where softplus is linear.
+    options = {"leaky_relu_slope": 0.125, "elu_alpha": 0.75, "softplus_beta": 2.0, "softplus_threshold": 3.0}
     for kind in ACTIVATION_KINDS:
-        config = ActivationConfig(kind=kind, leaky_relu_slope=0.125)
+        config = ActivationConfig(kind=kind, **options)
         yield ComponentCase(f"activation_{kind}", Activation, config, ((2, 5, 7),), magnitude=8.0)
-        gate = SwigluConfig(gate_activation=kind, leaky_relu_slope=0.125)
+        gate = SwigluConfig(gate_activation=kind, **options)
         yield ComponentCase(f"swiglu_{kind}", Swiglu, gate, ((5, 14),), magnitude=4.0)
 
 
@@ -86,6 +88,10 @@ def _normalizations() -> Iterator[ComponentCase]:
         for offset in (0.0, 1.0):
             rms_norm = RmsNormConfig(normalized_dim=13, bias=bias, epsilon=1e-6 if bias else 0.25, unit_offset=offset)
             yield ComponentCase(f"rms_norm_bias_{bias}_offset_{offset:g}", RmsNorm, rms_norm, shape)
+    plain_layer_norm = LayerNormConfig(normalized_dim=13, affine=False)
+    yield ComponentCase("layer_norm_without_parameters", LayerNorm, plain_layer_norm, shape)
+    plain_rms_norm = RmsNormConfig(normalized_dim=13, affine=False)
+    yield ComponentCase("rms_norm_without_parameters", RmsNorm, plain_rms_norm, shape)
     for epsilon in (1e-6, 0.25):
         heads = HeadNormConfig(num_heads=3, num_kv_heads=2, head_dim=6, epsilon=epsilon)
         yield ComponentCase(f"head_norm_epsilon_{epsilon:g}", HeadNorm, heads, ((2, 5, heads.packed_width),))

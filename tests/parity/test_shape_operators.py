@@ -119,7 +119,7 @@ def test_cross_attention_agrees_with_pytorch(bias: bool, context_dim: int, dtype
 
     q, k, v = project("q_proj", inputs[0]), project("k_proj", inputs[1]), project("v_proj", inputs[1])
     attended = torch.nn.functional.scaled_dot_product_attention(heads(q), heads(k), heads(v))
-    expected = project("out_proj", attended.transpose(1, 2).reshape(2, 7, 8))
+    expected = project("o_proj", attended.transpose(1, 2).reshape(2, 7, 8))
     expected.backward(torch.from_numpy(dy))
 
     made = [component.forward(x, context), *component.backward(x, context, dy), *component.get_gradients()]

@@ -23,6 +23,7 @@ from mila.components import (
     SwigluConfig,
     TokenEmbeddingConfig,
 )
+from mila.components.activation import ActivationOptions
 from mila.kernels.signatures import Array
 from tests.parity.component_cases import ComponentCase
 from tests.parity.torch_models import ACTIVATIONS, Tensor, attend, cross_entropy, rotary_tables, rotate, split_heads
@@ -31,26 +32,31 @@ Inputs = tuple[Tensor, ...]
 Parameters = Mapping[str, Tensor]
 
 
-def _activation(x: Tensor, kind: str, slope: float) -> Tensor:
-    return functional.leaky_relu(x, slope) if kind == "leaky_relu" else ACTIVATIONS[kind](x)
+def _activation(x: Tensor, kind: str, config: ActivationOptions) -> Tensor:
+    with_options = {
+        "leaky_relu": lambda: functional.leaky_relu(x, config.leaky_relu_slope),
+        "elu": lambda: functional.elu(x, config.elu_alpha),
+        "softplus": lambda: functional.softplus(x, config.softplus_beta, config.softplus_threshold),
+    }
+    return with_options[kind]() if kind in with_options else ACTIVATIONS[kind](x)
 
 
 def activation(config: ActivationConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
-    return _activation(inputs[0], config.kind, config.leaky_relu_slope)
+    return _activation(inputs[0], config.kind, config)
 
 
 def swiglu(config: SwigluConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
     gate, value = inputs[0].chunk(2, dim=-1)
-    return _activation(gate, config.gate_activation, config.leaky_relu_slope) * value
+    return _activation(gate, config.gate_activation, config) * value
 
 
 def layer_norm(config: LayerNormConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
     shape = (config.normalized_dim,)
-    return functional.layer_norm(inputs[0], shape, parameters["weight"], parameters.get("bias"), config.epsilon)
+    return functional.layer_norm(inputs[0], shape, parameters.get("weight"), parameters.get("bias"), config.epsilon)
 
 
 def rms_norm(config: RmsNormConfig, inputs: Inputs, parameters: Parameters) -> Tensor:
-    weight = parameters["weight"] + config.unit_offset
+    weight = parameters["weight"] + config.unit_offset if config.affine else None
     y = functional.rms_norm(inputs[0], (config.normalized_dim,), weight, config.epsilon)
     return y + parameters["bias"] if config.bias else y
 

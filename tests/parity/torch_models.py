@@ -32,6 +32,9 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": torch.sigmoid,
     "leaky_relu": functional.leaky_relu,
     "mish": functional.mish,
+    "elu": functional.elu,
+    "hardswish": functional.hardswish,
+    "softplus": functional.softplus,
 }
 
 #: How Mila calls the parameters that PyTorch calls ``weight``.

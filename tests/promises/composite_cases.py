@@ -34,6 +34,9 @@ LLAMA_OPTIONS: list[dict[str, Any]] = [
     {"qk_norm": True, "trainable": False, "gate_activation": "sigmoid"},
     {"qkv_bias": True, "out_bias": True, "mlp_bias": True, "gate_activation": "mish"},
     {"qk_norm": True, "sliding_window": 2, "head_dim": 4, "gate_activation": "leaky_relu"},
+    {"gate_activation": "elu"},
+    {"gate_activation": "hardswish"},
+    {"gate_activation": "softplus"},
 ]
 
 

@@ -37,6 +37,8 @@ from mila.training.adamw import AdamWConfig
 from tests.promises.case import INFERENCE, TRAINING, Case, Shapes, family
 from tests.promises.composite_cases import training_step
 from tests.promises.operator_cases_arithmetic import LARGE_ARITHMETIC_CASES
+from tests.promises.operator_cases_blocks import LARGE_BLOCK_CASES
+from tests.promises.operator_cases_experts import LARGE_EXPERT_CASES
 from tests.promises.operator_cases_shapes import LARGE_SHAPE_CASES
 
 VOCABULARY = 2048
@@ -152,7 +154,15 @@ STEPS = [
     large_step("gpt", GptTransformer, GptConfig(**GPT, dropout=0.1), maximum_norm=0.1),
     large_step("llama", LlamaTransformer, LlamaConfig(**LLAMA)),
 ]
-LARGE_CASES: list[Case] = [*LEAVES, *COMPOSITES, *STEPS, *LARGE_SHAPE_CASES, *LARGE_ARITHMETIC_CASES]
+LARGE_CASES: list[Case] = [
+    *LEAVES,
+    *COMPOSITES,
+    *STEPS,
+    *LARGE_SHAPE_CASES,
+    *LARGE_ARITHMETIC_CASES,
+    *LARGE_BLOCK_CASES,
+    *LARGE_EXPERT_CASES,
+]
 
 
 @dataclass(frozen=True)

@@ -28,12 +28,15 @@ from mila.components import (
 from mila.components.activation import ActivationKind
 from mila.core import Component
 from mila.quantization import PerChannelFp8
-from tests.promises.case import INFERENCE, TRAINING, Case, family
+from tests.promises.case import INFERENCE, TRAINING, Case, described, family
 
-#: Every function that an activation can be, and both slopes that one of them takes.
+#: Every function that an activation can be, and other options of those that have some.
 ACTIVATIONS: list[dict[str, Any]] = [
     *({"kind": kind} for kind in get_args(ActivationKind)),
     {"kind": "leaky_relu", "leaky_relu_slope": 0.3},
+    {"kind": "elu", "elu_alpha": 0.3},
+    {"kind": "softplus", "softplus_beta": 2.5},
+    {"kind": "softplus", "softplus_threshold": 0.5},
 ]
 #: The same for the gate of a gated component.
 GATES = [
@@ -64,6 +67,20 @@ def install_weight(component: Component[Any]) -> None:
     component.install_shared_weight(values.astype(component.dtype))
 
 
+def partly_frozen(
+    component_class: type[Component[Any]], fields: dict[str, Any], frozen: str, shape: tuple[int, ...]
+) -> Case:
+    """A component whose owner freezes one of its parameters."""
+    config = component_class.config_class(**fields)
+
+    def construct(**arguments: Any) -> Component[Any]:
+        component = component_class("case", config, **arguments)
+        component.override_parameter(frozen, trainable=False)
+        return component
+
+    return Case(f"{component_class.__name__}({frozen} frozen)-{described(shape)}", construct, (config,), shape)
+
+
 def widths(width: int, *shapes: tuple[int, ...]) -> list[tuple[int, ...]]:
     return [(*shape, width) for shape in shapes]
 
@@ -84,7 +101,14 @@ NORMS = [
     *family(
         LayerNorm,
         {"normalized_dim": 7},
-        [{}, {"bias": False}, {"epsilon": 0.1}, {"trainable": False}, {"bias": False, "trainable": False}],
+        [
+            {},
+            {"bias": False},
+            {"affine": False},
+            {"epsilon": 0.1},
+            {"trainable": False},
+            {"bias": False, "trainable": False},
+        ],
         widths(7, (), (3,), (2, 5), (1, 1), (2, 3, 5)),
     ),
     *family(LayerNorm, {}, [{"normalized_dim": 1}], [(2, 3, 1)]),
@@ -94,6 +118,7 @@ NORMS = [
         [
             {},
             {"bias": True},
+            {"affine": False},
             {"epsilon": 0.1},
             {"unit_offset": 1.0},
             {"unit_offset": 0.5, "bias": True},
@@ -103,6 +128,11 @@ NORMS = [
         widths(7, (), (3,), (2, 5), (1, 1), (2, 3, 5)),
     ),
     *family(RmsNorm, {}, [{"normalized_dim": 1}], [(2, 3, 1)]),
+    *(
+        partly_frozen(kind, {"normalized_dim": 7, "bias": True}, frozen, (2, 5, 7))
+        for kind in (LayerNorm, RmsNorm)
+        for frozen in ("weight", "bias")
+    ),
     *family(
         HeadNorm,
         {"num_heads": 3, "num_kv_heads": 2, "head_dim": 5},

@@ -7,6 +7,7 @@ from typing import Any
 from pydantic import BaseModel, ValidationError
 
 from mila.components import (
+    Activation,
     Attention,
     Dropout,
     GptBlock,
@@ -77,6 +78,11 @@ BY_CONFIG = [
     config_refusal(Attention, {**HEADS, "head_dim": 0}, "head_dim"),
     config_refusal(Attention, {**HEADS, "sliding_window": 0}, "sliding_window"),
     config_refusal(Attention, {**HEADS, "scale": 0.0}, "scale"),
+    config_refusal(Activation, {"kind": "softplus", "softplus_beta": 0.0}, "softplus_beta"),
+    config_refusal(Swiglu, {"gate_activation": "swish"}, "gate_activation"),
+    config_refusal(LayerNorm, {"normalized_dim": 7, "affine": False, "bias": True}, "bias needs affine"),
+    config_refusal(RmsNorm, {"normalized_dim": 7, "affine": False, "bias": True}, "bias needs affine"),
+    config_refusal(RmsNorm, {"normalized_dim": 7, "affine": False, "unit_offset": 1.0}, "unit_offset 1.0 needs affine"),
     config_refusal(Dropout, {"probability": 1.0}, "probability"),
     config_refusal(Dropout, {"probability": -0.1}, "probability"),
     config_refusal(Dropout, {"probability": float("nan")}, "probability"),

@@ -10,7 +10,7 @@ from mila.core import Layout, RuntimeMode
 from mila.devices import ExecutionContext
 from mila.memory import Category, MemoryStats
 from tests.promises.case import TRAINING, Case
-from tests.promises.cases import BUILDS, CASES
+from tests.promises.cases import BUILDS, CASES, HALF_BUILDS
 from tests.promises.planted import GrowsAfterAsking, enlarge_one_live_buffer
 
 
@@ -28,7 +28,7 @@ def held_against_required(case: Case, dtype: str, mode: RuntimeMode, device: Exe
     ]
 
 
-@pytest.mark.parametrize(("case", "dtype", "mode"), BUILDS, ids=str)
+@pytest.mark.parametrize(("case", "dtype", "mode"), [*BUILDS, *HALF_BUILDS], ids=str)
 def test_required_memory_is_what_is_held(case: Case, dtype: str, mode: RuntimeMode, device: ExecutionContext) -> None:
     assert held_against_required(case, dtype, mode, device) == []
 

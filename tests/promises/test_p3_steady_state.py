@@ -17,7 +17,8 @@ from tests.promises.large_cases import LARGE_CASES, sizes
 from tests.promises.measuring import STEADY_BYTES, STEADY_BYTES_PER_THREAD, peak_growth
 from tests.promises.planted import AllocatesInBackward, AllocatesInForward
 
-BUILDS = [(case, mode) for case in LARGE_CASES for mode in case.modes]
+BUILDS = [(case, "float32", mode) for case in LARGE_CASES for mode in case.modes]
+HALF_BUILDS = [(case, "bfloat16", mode) for case in LARGE_CASES for mode in case.modes][::5]
 #: By how much a call may allocate more at twice the batch: whether two threads have their buffers at the same time is
 #: chance. Of arrays of 1 MB, one temporary would be 1 MB more.
 CHANCE_BYTES = 2 * STEADY_BYTES_PER_THREAD
@@ -38,10 +39,10 @@ def whole_chunk(case: Case, mode: RuntimeMode, shapes: Shapes) -> dict[str, int]
 
 
 def steady_calls(
-    case: Case, mode: RuntimeMode, shapes: Shapes, device: ExecutionContext
+    case: Case, dtype: str, mode: RuntimeMode, shapes: Shapes, device: ExecutionContext
 ) -> dict[str, Callable[[], Any]]:
     """Return what is called again and again on one build, each call made once already."""
-    component = case.build(device, mode, "float32", shapes=shapes, **whole_chunk(case, mode, shapes))
+    component = case.build(device, mode, dtype, shapes=shapes, **whole_chunk(case, mode, shapes))
     inputs = case.inputs(component)
     calls: dict[str, Callable[[], Any]] = {"forward": lambda: component.forward(*inputs)}
     if mode is TRAINING:
@@ -92,10 +93,12 @@ def decode_calls(case: Case, component: Component[Any]) -> dict[str, Callable[[]
     return {"decode": lambda: component.forward(*token, position=last)}
 
 
-@pytest.mark.parametrize(("case", "mode"), BUILDS, ids=str)
-def test_a_steady_state_call_allocates_no_array(case: Case, mode: RuntimeMode, device: ExecutionContext) -> None:
+@pytest.mark.parametrize(("case", "dtype", "mode"), [*BUILDS, *HALF_BUILDS], ids=str)
+def test_a_steady_state_call_allocates_no_array(
+    case: Case, dtype: str, mode: RuntimeMode, device: ExecutionContext
+) -> None:
     both = sizes(case)
-    single, double = (steady_calls(case, mode, shapes, device) for shapes in (both.single, both.double))
+    single, double = (steady_calls(case, dtype, mode, shapes, device) for shapes in (both.single, both.double))
     for name, call in single.items():
         peak, twice = peak_growth(call), peak_growth(double[name])
         assert peak < limit(device), f"{name} allocates {peak:,} bytes"
@@ -103,7 +106,7 @@ def test_a_steady_state_call_allocates_no_array(case: Case, mode: RuntimeMode, d
 
 
 def test_the_activations_are_larger_than_what_is_allowed(device: ExecutionContext) -> None:
-    for case, mode in BUILDS:
+    for case, _, mode in BUILDS:
         plan = case.make(device).plan(case.context(mode, **whole_chunk(case, mode, case.shapes)))
         values = [buffer.nbytes for buffer in plan.buffers if buffer.name in OF_THE_BATCH]
         assert max(values, default=0) >= 2**20 or case in SMALL_OUTPUTS, case
@@ -122,5 +125,5 @@ def test_one_temporary_is_noticed(
 ) -> None:
     config = ActivationConfig(kind="relu")
     case = Case("planted", constructor(planted, config), (config,), (8, 128, 256))
-    calls = steady_calls(case, TRAINING, (8, 128, 256), device)
+    calls = steady_calls(case, "float32", TRAINING, (8, 128, 256), device)
     assert peak_growth(calls[name]) > limit(device)

@@ -27,7 +27,7 @@ def wrong_gradients(case: Case, device: ExecutionContext) -> list[str]:
         else:
             found += disagreements(function, port.name, array, gradient)
     names = component.get_parameter_names()
-    trainable = [d.trainable for part in component.walk() for d in part.parameters()]
+    trainable = [d.trainable for part in component.walk() for d in part.declared_parameters()]
     for name, array, parameter_gradient, is_trainable in zip(
         names, function.parameters, gradients.parameters, trainable, strict=True
     ):

@@ -11,11 +11,11 @@ import pytest
 from mila.core import Layout, RuntimeMode
 from mila.devices import ExecutionContext
 from tests.promises.case import Case
-from tests.promises.cases import BUILDS
+from tests.promises.cases import BUILDS, SOME_HALF_BUILDS
 from tests.promises.running import differences, everything
 
 
-@pytest.mark.parametrize(("case", "dtype", "mode"), BUILDS, ids=str)
+@pytest.mark.parametrize(("case", "dtype", "mode"), [*BUILDS, *SOME_HALF_BUILDS], ids=str)
 def test_the_poisoned_layout_gives_the_same_bits(
     case: Case, dtype: str, mode: RuntimeMode, device: ExecutionContext
 ) -> None:

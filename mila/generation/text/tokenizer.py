@@ -65,7 +65,8 @@ class TextTokenizer:
             add_special_tokens: put those around it that the model expects, such as one that begins a document.
 
         Raises:
-            DataError: something else than a text, or half a surrogate pair, which is no character.
+            DataError: something else than a text, half a surrogate pair, which is no character, or a text that the
+                tokenizer has no tokens for.
         """
         if not isinstance(text, str):
             raise DataError(f"text: expected a text, got {type(text).__name__}")
@@ -74,7 +75,10 @@ class TextTokenizer:
         except UnicodeEncodeError as error:
             code = ord(text[error.start])
             raise DataError(f"text: expected characters, got U+{code:04X} at position {error.start}") from None
-        ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        try:
+            ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+        except Exception as error:  # the package has no class of its own for what it refuses
+            raise DataError(f"{self.folder}: the tokenizer refuses the text: {error}") from None
         return ids
 
     def decode(self, ids: TokenSequence, *, skip_special_tokens: bool = True) -> str:

@@ -14,69 +14,69 @@ import numpy as np
 
 from mila.errors import ConfigurationError
 from mila.kernels.cpu.normal_distribution import normal_cumulative, reflect
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import ActivationFunction, Array
 
 #: Scratch arrays that every function may use.
 SCRATCH = 3
 
-_Value = Callable[[Array, Array, float, Array], None]
-_ValueAndDerivative = Callable[[Array, Array, Array, float, Array], None]
+_Value = Callable[[Array, Array, ActivationFunction, Array], None]
+_ValueAndDerivative = Callable[[Array, Array, Array, ActivationFunction, Array], None]
 
 
-def activate(kind: str, output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def activate(function: ActivationFunction, output: Array, x: Array, scratch: Array) -> None:
     """``output = f(x)``; ``output`` may be ``x``; ``scratch (SCRATCH, *x.shape)``."""
-    _functions(kind)[0](output, x, alpha, scratch)
+    _functions(function.kind)[0](output, x, function, scratch)
 
 
 def activate_with_derivative(
-    kind: str, output: Array, derivative: Array, x: Array, alpha: float, scratch: Array
+    function: ActivationFunction, output: Array, derivative: Array, x: Array, scratch: Array
 ) -> None:
     """``output = f(x)``, ``derivative = f'(x)``; ``derivative`` may be ``x``; ``scratch (SCRATCH, *x.shape)``."""
-    _functions(kind)[1](output, derivative, x, alpha, scratch)
+    _functions(function.kind)[1](output, derivative, x, function, scratch)
 
 
-def _none(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _none(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     np.copyto(output, x)
 
 
-def _none_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _none_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     np.copyto(output, x)
     derivative.fill(1.0)
 
 
-def _relu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _relu(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     np.clip(x, 0.0, math.inf, out=output)
 
 
-def _relu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _relu_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """The derivative is 1 - (x <= 0): 0 at zero, and not 0 for NaN, which must not vanish on the way back."""
     np.clip(x, 0.0, math.inf, out=output)
     np.less_equal(x, 0.0, out=derivative)
     np.subtract(1.0, derivative, out=derivative)
 
 
-def _leaky_relu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _leaky_relu(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     negative = scratch[0]
     np.clip(x, -math.inf, 0.0, out=negative)
-    negative *= alpha
+    negative *= function.leaky_relu_slope
     np.clip(x, 0.0, math.inf, out=output)
     output += negative
 
 
-def _leaky_relu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
-    _leaky_relu(output, x, alpha, scratch)
+def _leaky_relu_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    _leaky_relu(output, x, function, scratch)
     positive = scratch[0]
     np.greater(x, 0.0, out=positive)
     np.subtract(1.0, positive, out=derivative)
-    derivative *= alpha
+    derivative *= function.leaky_relu_slope
     derivative += positive
 
 
-def _tanh(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _tanh(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     np.tanh(x, out=output)
 
 
-def _tanh_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _tanh_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     np.tanh(x, out=output)
     np.multiply(output, output, out=derivative)
     np.subtract(1.0, derivative, out=derivative)
@@ -92,18 +92,18 @@ def _logistic(output: Array, x: Array, spare: Array) -> None:
     reflect(output, x, spare)
 
 
-def _sigmoid(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _sigmoid(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     _logistic(scratch[0], x, scratch[1])
     np.copyto(output, scratch[0])
 
 
-def _sigmoid_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _sigmoid_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     _logistic(output, x, scratch[0])
     np.subtract(1.0, output, out=derivative)
     derivative *= output
 
 
-def _silu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _silu(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     _divide_by_exponential(output, x, x, scratch[0])
 
 
@@ -115,7 +115,7 @@ def _divide_by_exponential(output: Array, x: Array, argument: Array, spare: Arra
     np.divide(x, spare, out=output)
 
 
-def _silu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _silu_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """With s the sigmoid and y = x s: ``f' = s + y (1 - s)``."""
     sigmoid, rest = scratch[0], scratch[1]
     _logistic(sigmoid, x, rest)
@@ -129,12 +129,12 @@ def _silu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch
 _QUICK = 1.702
 
 
-def _quick_gelu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _quick_gelu(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     np.multiply(x, _QUICK, out=scratch[1])
     _divide_by_exponential(output, x, scratch[1], scratch[0])
 
 
-def _quick_gelu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _quick_gelu_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """With s = sigmoid(1.702 x) and y = x s: ``f' = s + 1.702 y (1 - s)``."""
     sigmoid, rest = scratch[0], scratch[1]
     np.multiply(x, _QUICK, out=scratch[2])
@@ -146,12 +146,12 @@ def _quick_gelu_both(output: Array, derivative: Array, x: Array, alpha: float, s
     np.add(sigmoid, rest, out=derivative)
 
 
-def _gelu(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _gelu(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     normal_cumulative(scratch[0], scratch[1], x, scratch[2])
     np.multiply(scratch[0], x, out=output)
 
 
-def _gelu_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _gelu_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """``f' = Phi(x) + x phi(x)`` with the normal density phi."""
     cumulative, density = scratch[0], scratch[1]
     normal_cumulative(cumulative, density, x, scratch[2])
@@ -180,12 +180,12 @@ def _gelu_tanh_gate(gate: Array, clipped: Array, square: Array, x: Array) -> Non
     gate += 0.5
 
 
-def _gelu_tanh(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _gelu_tanh(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     _gelu_tanh_gate(scratch[0], scratch[1], scratch[0], x)
     np.multiply(scratch[0], x, out=output)
 
 
-def _gelu_tanh_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _gelu_tanh_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """``f' = s + 2 x s (1 - s) (A + 3 B x²)``, since s has 2 s (1 - s) times the slope of its argument."""
     gate, slope, square = scratch[0], scratch[1], output
     _gelu_tanh_gate(gate, slope, square, x)
@@ -211,7 +211,7 @@ def _mish_terms(p: Array, q: Array, numerator: Array, x: Array) -> None:
     numerator *= p
 
 
-def _mish(output: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _mish(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """``x tanh(softplus(x))`` (Misra 2019)."""
     p, q, numerator = scratch
     _mish_terms(p, q, numerator, x)
@@ -222,7 +222,7 @@ def _mish(output: Array, x: Array, alpha: float, scratch: Array) -> None:
     np.multiply(numerator, x, out=output)
 
 
-def _mish_both(output: Array, derivative: Array, x: Array, alpha: float, scratch: Array) -> None:
+def _mish_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
     """With D = N + 2 q²: ``f' = N / D + 4 x p q² (p + q) / D²``, which is tanh + x (1 - tanh²) sigmoid."""
     p, q, numerator = scratch
     _mish_terms(p, q, numerator, x)
@@ -242,6 +242,90 @@ def _mish_both(output: Array, derivative: Array, x: Array, alpha: float, scratch
     np.add(numerator, p, out=derivative)
 
 
+def _elu(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    """``x`` where it is positive, else ``alpha (exp(x) - 1)`` (Clevert, Unterthiner & Hochreiter 2016)."""
+    negative = scratch[0]
+    np.clip(x, -math.inf, 0.0, out=negative)
+    np.expm1(negative, out=negative)
+    negative *= function.elu_alpha
+    np.clip(x, 0.0, math.inf, out=output)
+    output += negative
+
+
+def _elu_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    """The derivative is 1 where x is positive, else ``alpha exp(x)``: alpha at zero."""
+    _elu(output, x, function, scratch)
+    positive, exponential = scratch[0], scratch[1]
+    np.greater(x, 0.0, out=positive)
+    np.clip(x, -math.inf, 0.0, out=exponential)
+    np.exp(exponential, out=exponential)
+    exponential *= function.elu_alpha
+    np.subtract(1.0, positive, out=derivative)
+    derivative *= exponential
+    derivative += positive
+
+
+def _hardswish_gate(gate: Array, x: Array) -> None:
+    """``clamp(x + 3, 0, 6) / 6``, which is one where x is large, so that the product with x does not overflow."""
+    np.add(x, 3.0, out=gate)
+    np.clip(gate, 0.0, 6.0, out=gate)
+    gate /= 6.0
+
+
+def _hardswish(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    """``x clamp(x + 3, 0, 6) / 6`` (Howard et al. 2019)."""
+    _hardswish_gate(scratch[0], x)
+    np.multiply(scratch[0], x, out=output)
+
+
+def _hardswish_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    """With g the gate: ``f' = g + x / 6`` where ``abs(x) < 3``, else g."""
+    gate, slope, inside = scratch
+    _hardswish_gate(gate, x)
+    np.clip(x, -3.0, 3.0, out=slope)
+    np.abs(slope, out=inside)
+    np.less(inside, 3.0, out=inside)
+    slope /= 6.0
+    slope *= inside
+    np.multiply(gate, x, out=output)
+    np.add(gate, slope, out=derivative)
+
+
+def _softplus_value(value: Array, scaled: Array, is_linear: Array, x: Array, function: ActivationFunction) -> None:
+    """``max(x, 0) + log(1 + exp(-abs(beta x))) / beta``, which cannot overflow, or x; no other array is ``x``."""
+    np.multiply(x, function.softplus_beta, out=scaled)
+    np.greater(scaled, function.softplus_threshold, out=is_linear)
+    np.abs(scaled, out=value)
+    np.negative(value, out=value)
+    np.exp(value, out=value)
+    np.log1p(value, out=value)
+    value /= function.softplus_beta
+    np.clip(x, 0.0, math.inf, out=scaled)
+    value += scaled
+    np.copyto(value, x, where=is_linear)
+
+
+def _mask(scratch: Array, x: Array) -> Array:
+    """Truth values of the shape of ``x`` in the bytes of one scratch array."""
+    return scratch.view(np.bool_)[..., : x.shape[-1]]
+
+
+def _softplus(output: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    """``log(1 + exp(beta x)) / beta`` (Dugas et al. 2001)."""
+    value = scratch[1]
+    _softplus_value(value, scratch[0], _mask(scratch[2], x), x, function)
+    np.copyto(output, value)
+
+
+def _softplus_both(output: Array, derivative: Array, x: Array, function: ActivationFunction, scratch: Array) -> None:
+    """The derivative is ``sigmoid(beta x)``, and 1 where the function is linear."""
+    scaled, is_linear = scratch[0], _mask(scratch[2], x)
+    _softplus_value(output, scaled, is_linear, x, function)
+    np.multiply(x, function.softplus_beta, out=scaled)
+    _logistic(derivative, scaled, scratch[1])
+    np.copyto(derivative, 1.0, where=is_linear)
+
+
 _FUNCTIONS: dict[str, tuple[_Value, _ValueAndDerivative]] = {
     "none": (_none, _none_both),
     "relu": (_relu, _relu_both),
@@ -253,6 +337,9 @@ _FUNCTIONS: dict[str, tuple[_Value, _ValueAndDerivative]] = {
     "sigmoid": (_sigmoid, _sigmoid_both),
     "leaky_relu": (_leaky_relu, _leaky_relu_both),
     "mish": (_mish, _mish_both),
+    "elu": (_elu, _elu_both),
+    "hardswish": (_hardswish, _hardswish_both),
+    "softplus": (_softplus, _softplus_both),
 }
 
 #: The names that ``kind`` may have.

@@ -1,4 +1,7 @@
-"""Attention of one sequence to another, in the tiles of self-attention; dropped weights are drawn tile by tile."""
+"""Attention of queries to keys and values that lie apart, in the tiles of ``attention_forward``.
+
+Dropped weights are drawn tile by tile.
+"""
 
 from __future__ import annotations
 
@@ -45,17 +48,20 @@ class WeightDropout:
     def apply(self, output: Array, weights: Array, row: int, head: int, start: int, scratch: Array) -> None:
         """``output = weights`` without the dropped ones, for the tile of ``row`` from ``head`` and ``start`` on.
 
-        ``weights (h, rows, S)``; ``scratch`` holds the integers. ``output`` may be ``weights``.
+        ``weights (h, rows, n)`` are those of the first n keys; ``scratch`` holds the integers. ``output`` may be
+        ``weights``.
         """
         heads, length, keys = self.shape
         integers = _as_integers(scratch)
-        step = integers.size // INTEGERS
+        step, columns = integers.size // INTEGERS, weights.shape[2]
+        step_rows, step_columns = max(1, step // columns), min(step, columns)
         for index in range(weights.shape[0]):
             number = ((row * heads + head + index) * length + start) * keys
-            target, source = output[index].reshape(-1), weights[index].reshape(-1)
-            for low in range(0, source.size, step):
-                part = slice(low, low + step)
-                drop(target[part], source[part], number + low, self.probability, self.key, integers)
+            for top in range(0, weights.shape[1], step_rows):
+                for left in range(0, columns, step_columns):
+                    part = np.s_[index, top : top + step_rows, left : left + step_columns]
+                    first = number + top * keys + left
+                    drop(output[part], weights[part], first, self.probability, self.key, integers, keys)
 
 
 def _as_integers(scratch: Array) -> Array:
@@ -91,13 +97,14 @@ class CpuContextAttention(CpuFamily):
         keys: Array,
         values: Array,
         heads: int,
+        causal: bool,
         scale: float,
         probability: float,
         key: int,
         workspace: Array,
     ) -> None:
-        """``output (B, T, H D)`` of ``queries (B, T, H D)`` and ``keys``, ``values (B, S, H D)``."""
-        call = _Call.of(self, queries, keys, heads, scale, probability, key, workspace, _forward_demand)
+        """``output (B, T, H D)`` of ``queries (B, T, H D)`` and ``keys``, ``values (B, S, H D)``; causal: S = T."""
+        call = _Call.of(self, queries, keys, heads, causal, scale, probability, key, workspace, _forward_demand)
         q, k, v, y = (call.sizes.stack(x) for x in (queries, keys, values, output))
         statistics = None if log_sum_exp is None else log_sum_exp[:, :, None]
         blocks = -(-call.length // call.tiling.rows)
@@ -105,8 +112,10 @@ class CpuContextAttention(CpuFamily):
         def attend(item: int, scratch: Array) -> None:
             pair, block = divmod(item, blocks)
             b, own = call.heads_of(pair)
-            start = block * call.tiling.rows
+            # Of a causal call later blocks see more keys; the largest first leaves the least waiting at the end.
+            start = (blocks - 1 - block) * call.tiling.rows
             stop = min(call.length, start + call.tiling.rows)
+            span = call.span(start, stop)
 
             def drop_weights(weights: Array) -> None:
                 if call.dropout is not None:
@@ -117,9 +126,9 @@ class CpuContextAttention(CpuFamily):
                 y[b, own, :, start:stop],
                 None if statistics is None else statistics[b, own, :, start:stop],
                 q[b, own, :, start:stop],
-                (k[b, own, 0],),
-                (v[b, own, 0],),
-                call.span,
+                (k[b, own, 0, : span.last],),
+                (v[b, own, 0, : span.last],),
+                span,
                 scratch,
                 drop_weights,
             )
@@ -145,20 +154,23 @@ class CpuContextAttention(CpuFamily):
         keys: Array,
         values: Array,
         heads: int,
+        causal: bool,
         scale: float,
         probability: float,
         key: int,
         workspace: Array,
     ) -> None:
         """Gradients of ``context_attention_forward``: every worker owns whole heads."""
-        call = _Call.of(self, queries, keys, heads, scale, probability, key, workspace, _backward_demand)
+        call = _Call.of(self, queries, keys, heads, causal, scale, probability, key, workspace, _backward_demand)
         stacked = [call.sizes.stack(x)[:, :, 0] for x in (dqueries, dkeys, dvalues, dy, output, queries, keys, values)]
 
         def differentiate(item: int, scratch: Array) -> None:
             b, own = call.heads_of(item)
             views = _Views(log_sum_exp[b, own], *(x[b, own] for x in stacked))
-            for start in range(0, call.length, call.tiling.rows):
-                views.differentiate(call, b, own.start, start, scratch)
+            starts = range(0, call.length, call.tiling.rows)
+            # The block that sees all keys comes first: it writes their gradients, and the others have to add.
+            for order, start in enumerate(reversed(starts) if causal else starts):
+                views.differentiate(call, b, own.start, start, order == 0, scratch)
 
         share_out(self, call.scratches, call.tiling.workers, call.pairs, differentiate)
 
@@ -176,7 +188,8 @@ class _Call:
 
     sizes: Heads
     length: int
-    span: Span
+    context_length: int
+    causal: bool
     needs: Demand
     tiling: Tiling
     groups: int
@@ -191,6 +204,7 @@ class _Call:
         queries: Array,
         keys: Array,
         heads: int,
+        causal: bool,
         scale: float,
         probability: float,
         key: int,
@@ -206,8 +220,12 @@ class _Call:
         used = needs.total + _drawing(length, context_length, heads, probability)
         tile, scratches = tile_attention(workspace[:used], length, context_length, scale)
         dropout = WeightDropout(probability, key, (heads, length, context_length)) if probability else None
-        span = Span(0, context_length, None, None)
-        return _Call(sizes, length, span, needs, tiling, groups, batch * groups, tile, scratches, dropout)
+        pairs = batch * groups
+        return _Call(sizes, length, context_length, causal, needs, tiling, groups, pairs, tile, scratches, dropout)
+
+    def span(self, start: int, stop: int) -> Span:
+        """The keys that queries ``start`` to ``stop`` see."""
+        return Span.of(start, stop, self.context_length, self.causal, 0)
 
     def heads_of(self, pair: int) -> tuple[int, slice]:
         """The row and the neighbouring heads of a pair of both."""
@@ -230,16 +248,19 @@ class _Views:
     keys: Array
     values: Array
 
-    def differentiate(self, call: _Call, row: int, head: int, start: int, scratch: Array) -> None:
-        """Add what the queries from ``start`` on contribute; the first ones overwrite.
+    def differentiate(self, call: _Call, row: int, head: int, start: int, is_first: bool, scratch: Array) -> None:
+        """Add what the queries from ``start`` on contribute; the first ones to be visited overwrite.
 
         As in self-attention (Dao et al. 2022, algorithm 4). With M the mask of dropout, weights P and output O:
         ``dV = (P M)ᵀ dO``, ``dS = P (M dO Vᵀ - rowsum(dO O))``.
         """
         tile, dropout = call.tile, call.dropout
-        block = np.s_[:, start : min(call.length, start + call.tiling.rows)]
+        stop = min(call.length, start + call.tiling.rows)
+        span = call.span(start, stop)
+        block, seen = np.s_[:, start:stop], np.s_[:, : span.last]
+        keys, values = self.keys[seen], self.values[seen]
         slices = Slices(scratch)
-        queries, weights = tile.scaled_scores(self.queries[block][:, None], (self.keys,), call.span, slices)
+        queries, weights = tile.scaled_scores(self.queries[block][:, None], (keys,), span, slices)
         heads, rows, size = queries.shape
         dy, dscores = slices.take(*queries.shape), slices.take(*weights.shape)
         delta, products = slices.take(heads, rows), slices.take(heads * _COLLECTING * rows * size)
@@ -252,14 +273,14 @@ class _Views:
         if dropout is not None:
             dropout.apply(dscores, weights, row, head, start, drawing)
             kept = dscores
-        fresh = 0 if start else self.keys.shape[1]
-        collect(self.dvalues, kept, dy, fresh, products)
-        np.matmul(dy, self.values.transpose(0, 2, 1), out=dscores)
+        fresh = keys.shape[1] if is_first else 0
+        collect(self.dvalues[seen], kept, dy, fresh, products)
+        np.matmul(dy, values.transpose(0, 2, 1), out=dscores)
         if dropout is not None:
             dropout.apply(dscores, dscores, row, head, start, drawing)
         np.vecdot(self.dy[block], self.output[block], out=delta)
         dscores -= delta[..., None]
         dscores *= weights
-        collect(self.dkeys, dscores, queries, fresh, products)
-        np.matmul(dscores, self.keys, out=dy)
+        collect(self.dkeys[seen], dscores, queries, fresh, products)
+        np.matmul(dscores, keys, out=dy)
         np.multiply(dy, tile.scale, out=self.dqueries[block])

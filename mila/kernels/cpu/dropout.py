@@ -42,9 +42,10 @@ class CpuDropout(CpuFamily):
         return _PER_ELEMENT * min(rows * columns, _TILE)
 
 
-def drop(output: Array, x: Array, number: int, probability: float, key: int, integers: Array) -> None:
-    """``dropout`` of flat ``x``, whose elements have the numbers from ``number`` on; ``output`` may be ``x``.
+def drop(output: Array, x: Array, number: int, probability: float, key: int, integers: Array, stride: int = 0) -> None:
+    """``dropout`` of ``x``, whose elements have the numbers from ``number`` on; ``output`` may be ``x``.
 
+    Both are contiguous. Where ``x`` has two axes, the numbers of a row begin ``stride`` after those of the row before.
     ``integers``: at least ``INTEGERS`` 64-bit integers for each element.
     """
     threshold = round(probability * 2**32)
@@ -52,7 +53,7 @@ def drop(output: Array, x: Array, number: int, probability: float, key: int, int
         output.fill(0.0)
         return
     offsets, bits, spare = integers[: INTEGERS * x.size].reshape(INTEGERS, -1)
-    _fill_offsets(offsets)
+    _fill_offsets(offsets, x.shape[-1], stride)
     first = (key + number * _INCREMENT) % _MODULUS
     np.add(offsets, np.uint64(first), out=bits)
     _mix(bits, spare)
@@ -60,12 +61,14 @@ def drop(output: Array, x: Array, number: int, probability: float, key: int, int
     np.greater_equal(bits, np.uint64(threshold << 32), out=mask)
     factors = bits.view(x.dtype)[: bits.size]
     np.multiply(mask, 1.0 / (1.0 - probability), out=factors)
-    np.multiply(x, factors, out=output)
+    np.multiply(x.reshape(-1), factors, out=output.reshape(-1))
 
 
-def _fill_offsets(offsets: Array) -> None:
-    """``offsets[j] = (j + 1) * increment`` modulo 2**64."""
+def _fill_offsets(offsets: Array, columns: int, stride: int) -> None:
+    """``offsets[r * columns + c] = (r * stride + c + 1) * increment`` modulo 2**64."""
     offsets.fill(_INCREMENT)
+    if columns < offsets.size:
+        offsets[columns::columns] = (stride - columns + 1) * _INCREMENT % _MODULUS
     np.add.accumulate(offsets, out=offsets)
 
 

@@ -6,8 +6,9 @@ import numpy as np
 
 from mila.kernels.cpu.activations import SCRATCH, activate, activate_with_derivative
 from mila.kernels.cpu.family import CpuFamily
+from mila.kernels.cpu.widening import NARROW, add_narrow, narrow, widen
 from mila.kernels.cpu.workers import split, tile_elements
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import ActivationFunction, Array
 
 #: Elements of the products that ``residual_forward`` makes for a scale other than one: 32 to 64 KB.
 _BLOCK = 8192
@@ -29,6 +30,16 @@ class CpuElementwise(CpuFamily):
 
         self.for_tiles(source.size, 1, body, passes=1)
 
+    def cast(self, output: Array, x: Array) -> None:
+        """``output = x``; equal shapes, float dtypes. Rounds to nearest, ties to even, overflows to infinity."""
+        target, source = output.reshape(-1), x.reshape(-1)
+
+        def body(start: int, stop: int, scratch: Array) -> None:
+            convert(target[start:stop], source[start:stop])
+
+        convert = narrow if target.itemsize < source.itemsize else widen
+        self.for_tiles(source.size, 1, body, passes=2)
+
     def fill(self, output: Array, value: float) -> None:
         """``output = value``. Fresh memory costs the system time with every page, and less on several threads."""
         flat = output.reshape(-1)
@@ -41,8 +52,16 @@ class CpuElementwise(CpuFamily):
         self.run(task, count)
 
     def add_in_place(self, output: Array, x: Array) -> None:
-        """``output += x``; equal shapes."""
-        self.residual_forward(output, output, x, 1.0)
+        """``output += x``; equal shapes. A half-precision ``output`` is added to in float32 and rounded once."""
+        if output.dtype not in NARROW:
+            self.residual_forward(output, output, x, 1.0)
+            return
+        target, source = output.reshape(-1), x.reshape(-1)
+
+        def body(start: int, stop: int, scratch: Array) -> None:
+            add_narrow(target[start:stop], source[start:stop])
+
+        self.for_tiles(source.size, 1, body, passes=4)
 
     def residual_forward(self, output: Array, a: Array, b: Array, scale: float) -> None:
         """``output = a + scale * b``; ``output`` may be ``a`` or ``b``."""
@@ -69,7 +88,7 @@ class CpuElementwise(CpuFamily):
         self.for_tiles(source.size, 1, body, passes=1)
 
     def activation_forward(
-        self, output: Array, derivative: Array | None, x: Array, kind: str, alpha: float, workspace: Array
+        self, output: Array, derivative: Array | None, x: Array, function: ActivationFunction, workspace: Array
     ) -> None:
         """``output = f(x)`` and, where given, ``derivative = f'(x)``.
 
@@ -82,9 +101,9 @@ class CpuElementwise(CpuFamily):
         def body(start: int, stop: int, scratch: Array) -> None:
             part = scratch[: SCRATCH * (stop - start)].reshape(SCRATCH, -1)
             if slope is None:
-                activate(kind, target[start:stop], source[start:stop], alpha, part)
+                activate(function, target[start:stop], source[start:stop], part)
             else:
-                activate_with_derivative(kind, target[start:stop], slope[start:stop], source[start:stop], alpha, part)
+                activate_with_derivative(function, target[start:stop], slope[start:stop], source[start:stop], part)
 
         self.for_tiles(source.size, 1, body, workspace, SCRATCH, _PASSES)
 
@@ -101,7 +120,7 @@ class CpuElementwise(CpuFamily):
 
         self.for_tiles(target.size, 1, body, passes=1)
 
-    def gated_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> None:
+    def gated_forward(self, output: Array, x: Array, function: ActivationFunction, workspace: Array) -> None:
         """``output (N, F) = f(x[:, :F]) * x[:, F:]`` for ``x (N, 2F)``: contiguous halves, gate first."""
         columns = output.shape[-1]
         target, source = output.reshape(-1, columns), x.reshape(-1, 2 * columns)
@@ -109,7 +128,7 @@ class CpuElementwise(CpuFamily):
         def body(start: int, stop: int, scratch: Array) -> None:
             part = scratch[: SCRATCH * (stop - start) * columns].reshape(SCRATCH, -1, columns)
             result = target[start:stop]
-            activate(kind, result, source[start:stop, :columns], alpha, part)
+            activate(function, result, source[start:stop, :columns], part)
             np.multiply(result, source[start:stop, columns:], out=result)
 
         self.for_tiles(target.shape[0], columns, body, workspace, SCRATCH * columns, _PASSES)
@@ -118,7 +137,7 @@ class CpuElementwise(CpuFamily):
         """Elements of ``gated_forward``'s workspace; ``columns`` is F."""
         return SCRATCH * tile_elements(rows, columns)
 
-    def gated_backward(self, dx: Array, dy: Array, x: Array, kind: str, alpha: float, workspace: Array) -> None:
+    def gated_backward(self, dx: Array, dy: Array, x: Array, function: ActivationFunction, workspace: Array) -> None:
         """``dx[:, :F] = dy f'(gate) up``, ``dx[:, F:] = dy f(gate)``; ``dx`` may be ``x``."""
         columns = dy.shape[-1]
         target, source, upstream = dx.reshape(-1, 2 * columns), x.reshape(-1, 2 * columns), dy.reshape(-1, columns)
@@ -127,7 +146,7 @@ class CpuElementwise(CpuFamily):
             parts = scratch[: (SCRATCH + 2) * (stop - start) * columns].reshape(SCRATCH + 2, -1, columns)
             value, slope = parts[SCRATCH], parts[SCRATCH + 1]
             gate, up = source[start:stop, :columns], source[start:stop, columns:]
-            activate_with_derivative(kind, value, slope, gate, alpha, parts[:SCRATCH])
+            activate_with_derivative(function, value, slope, gate, parts[:SCRATCH])
             np.multiply(slope, up, out=slope)
             np.multiply(upstream[start:stop], slope, out=target[start:stop, :columns])
             np.multiply(upstream[start:stop], value, out=target[start:stop, columns:])

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from mila.kernels.cpu.family import CpuFamily
-from mila.kernels.cpu.widening import widen_float8
+from mila.kernels.cpu.widening import narrow, widen
 from mila.kernels.cpu.workers import tile_elements
 from mila.kernels.signatures import Array
 
@@ -51,28 +51,30 @@ class CpuEmbedding(CpuFamily):
 
         self.for_tiles(indices.size, columns, body, passes=1)
 
-    def embedding_forward_per_channel(
-        self, output: Array, table: Array, scales: Array, ids: Array, scale: float, workspace: Array
+    def embedding_forward_narrow(
+        self, output: Array, table: Array, scales: Array | None, ids: Array, scale: float, workspace: Array
     ) -> None:
-        """As above for ``table (V, C)`` float8_e4m3fn with ``scales (V,)`` float32."""
+        """As above for a ``table (V, C)`` of a narrower dtype, and its ``scales (V,)``."""
         columns = table.shape[1]
-        indices, stored = ids.reshape(-1), table.view(np.uint8)
+        bits = np.dtype(f"u{table.dtype.itemsize}")  # bytes are gathered faster than what NumPy has no loops for
+        indices, stored = ids.reshape(-1), table.view(bits)
         target = output.reshape(indices.size, columns)
 
         def body(start: int, stop: int, scratch: Array) -> None:
-            found = scratch.view(np.uint8)[: (stop - start) * columns].reshape(-1, columns)
+            found = scratch.view(bits)[: (stop - start) * columns].reshape(-1, columns)
             for low, high in _chunks(start, stop):
                 part = found[low - start : high - start]
                 np.take(stored, indices[low:high], axis=0, out=part, mode="clip")
-                widen_float8(target[low:high], part)
-                target[low:high] *= np.take(scales, indices[low:high], mode="clip")[:, None]
+                widen(target[low:high], part.view(table.dtype))
+                if scales is not None:
+                    target[low:high] *= np.take(scales, indices[low:high], mode="clip")[:, None]
             if scale != 1.0:
                 target[start:stop] *= scale
 
         self.for_tiles(indices.size, columns, body, workspace, columns, passes=6)
 
-    def embedding_forward_per_channel_workspace(self, rows: int, columns: int) -> int:
-        """Elements of ``embedding_forward_per_channel``'s workspace, which holds bytes."""
+    def embedding_forward_narrow_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_forward_narrow``'s workspace, which holds what was gathered."""
         return tile_elements(rows, columns)
 
     def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
@@ -90,6 +92,39 @@ class CpuEmbedding(CpuFamily):
                 for index, gradient in zip(indices[low:high].tolist(), upstream[low:high], strict=True):
                     row = dtable[index]
                     np.add(row, gradient if scale == 1.0 else np.multiply(gradient, scale, out=scaled), out=row)
+
+    def embedding_backward_narrow(
+        self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
+    ) -> None:
+        """As above for a half-precision ``dtable``: equal ids one after the other, in row order, rounded once."""
+        indices, columns = ids.reshape(-1), dtable.shape[1]
+        count = indices.size
+        upstream = dy.reshape(count, columns)
+        order = workspace[: 2 * count].view(np.int64)[:count]
+        row, scaled = workspace[-2 * columns :].reshape(2, columns)
+        if not accumulate:
+            self._zero(dtable)
+        np.multiply(indices, count, out=order, dtype=np.int64)
+        for low, high in _chunks(0, count):
+            order[low:high] += np.arange(low, high)
+        order.sort()  # in place: by id, then by position
+        current = -1
+        with np.errstate(all="ignore"):
+            for low, high in _chunks(0, count):
+                for index, position in zip(*(part.tolist() for part in np.divmod(order[low:high], count)), strict=True):
+                    if index != current:
+                        if current >= 0:
+                            narrow(dtable[current], row)
+                        widen(row, dtable[index])
+                        current = index
+                    gradient = upstream[position]
+                    np.add(row, gradient if scale == 1.0 else np.multiply(gradient, scale, out=scaled), out=row)
+            if current >= 0:
+                narrow(dtable[current], row)
+
+    def embedding_backward_narrow_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_backward_narrow``'s workspace: 8 bytes for each id and its position, and two rows."""
+        return 2 * rows + 2 * columns
 
     def position_forward(self, output: Array, x: Array, table: Array, starts: Sequence[int]) -> None:
         """``output[b, t] = x[b, t] + table[starts[b] + t]`` for ``x (B, T, C)``; ``output`` may be ``x``."""

@@ -46,18 +46,32 @@ class CpuNormTiles(CpuFamily):
         self.run(task, count)
         return worker_sums
 
+    def project(self, output: Array, x: Array, weight: Array | None) -> None:
+        """``output (N,) = x (N, C) @ weight``; no weight is a weight of ones."""
+        if weight is None:
+            self.row_sums(output, x)
+        else:
+            np.matmul(x, weight, out=output)
+
 
 class CpuNormalization(CpuNormTiles):
     """The norms of ``NormalizationKernels`` in NumPy."""
 
     def layer_norm_forward(
-        self, output: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
+        self,
+        output: Array,
+        mean: Array,
+        rstd: Array,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        epsilon: float,
     ) -> None:
-        """``y = (x - mean) * rstd * weight + bias`` with biased variance.
+        """``y = (x - mean) * rstd * weight + bias`` with biased variance; no weight is a weight of ones.
 
         ``mean``, ``rstd``: (N,); ``output`` may be ``x``.
         """
-        columns = weight.size
+        columns = x.shape[-1]
         target, source = output.reshape(-1, columns), x.reshape(-1, columns)
 
         def body(start: int, stop: int, scratch: Array) -> None:
@@ -68,7 +82,8 @@ class CpuNormalization(CpuNormTiles):
             np.vecdot(y, y, out=spread)
             invert_root(spread, columns, epsilon)
             y *= spread[:, None]
-            y *= weight
+            if weight is not None:
+                y *= weight
             if bias is not None:
                 y += bias
 
@@ -83,17 +98,18 @@ class CpuNormalization(CpuNormTiles):
         rstd: Array,
         dy: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         accumulate: bool,
         workspace: Array,
     ) -> None:
-        """``dx = rstd (g - mean(g) - xhat mean(g xhat))``, ``g = dy weight``; ``None`` for a frozen parameter.
+        """``dx = rstd (g - mean(g) - xhat mean(g xhat))``, ``g = dy weight``.
 
-        ``accumulate`` speaks of ``dweight`` and ``dbias``. With c = x - mean and P = dy c, all sums are matrix-vector
-        products: ``mean(g) = dy weight / C``, ``mean(g xhat) = rstd P weight / C``, ``dweight = rstd P``; so
+        ``dweight`` and ``dbias`` are each ``None`` where that parameter is frozen or does not exist; ``accumulate``
+        speaks of them. With c = x - mean and P = dy c, all sums are matrix-vector products:
+        ``mean(g) = dy weight / C``, ``mean(g xhat) = rstd P weight / C``, ``dweight = rstd P``; so
         ``dx = rstd (dy weight - mean(g) - c rstd² (P weight) / C)`` takes few passes over a tile.
         """
-        columns = weight.size
+        columns = x.shape[-1]
         target, upstream, source = (array.reshape(-1, columns) for array in (dx, dy, x))
 
         def tile(start: int, stop: int, centred: Array, sums: Array, values: Array) -> None:
@@ -106,14 +122,13 @@ class CpuNormalization(CpuNormTiles):
                 sums[0] += sums[2]
             if dbias is not None:
                 self.column_sums(sums[1], g, sums[2])
-            np.matmul(d, weight, out=along)
+            self.project(along, d, weight)
             _scale_projection(along, spread, columns)
-            np.matmul(g, weight, out=average)
+            self.project(average, g, weight)
             average /= columns
             centred *= along[:, None]
             centred += average[:, None]
-            np.multiply(g, weight, out=d)
-            d -= centred
+            _weigh_and_subtract(d, g, weight, centred)
             d *= spread[:, None]
 
         self._backward(tile, source.shape[0], columns, dweight, dbias, accumulate, workspace)
@@ -127,7 +142,7 @@ class CpuNormalization(CpuNormTiles):
         output: Array,
         rstd: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         bias: Array | None,
         epsilon: float,
         unit_offset: float,
@@ -135,9 +150,9 @@ class CpuNormalization(CpuNormTiles):
     ) -> None:
         """``y = x * rstd * (weight + unit_offset) + bias``, ``rstd = 1 / sqrt(mean(x²) + epsilon)``.
 
-        ``rstd``: (N,); ``output`` may be ``x``.
+        Without a weight there is no factor. ``rstd``: (N,); ``output`` may be ``x``.
         """
-        columns = weight.size
+        columns = x.shape[-1]
         target, source = output.reshape(-1, columns), x.reshape(-1, columns)
         factor = _offset_weight(weight, unit_offset, workspace)
 
@@ -146,7 +161,8 @@ class CpuNormalization(CpuNormTiles):
             np.vecdot(part, part, out=spread)
             invert_root(spread, columns, epsilon)
             np.multiply(part, spread[:, None], out=y)
-            y *= factor
+            if factor is not None:
+                y *= factor
             if bias is not None:
                 y += bias
 
@@ -164,13 +180,16 @@ class CpuNormalization(CpuNormTiles):
         rstd: Array,
         dy: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         unit_offset: float,
         accumulate: bool,
         workspace: Array,
     ) -> None:
-        """``dx = rstd g - x rstd³ mean(g x)``, ``g = dy (weight + unit_offset)``; ``None`` for a frozen parameter."""
-        columns = weight.size
+        """``dx = rstd g - x rstd³ mean(g x)``, ``g = dy (weight + unit_offset)``.
+
+        ``dweight`` and ``dbias`` are each ``None`` where that parameter is frozen or does not exist.
+        """
+        columns = x.shape[-1]
         target, upstream, source = (array.reshape(-1, columns) for array in (dx, dy, x))
         factor = _offset_weight(weight, unit_offset, workspace)
 
@@ -182,11 +201,10 @@ class CpuNormalization(CpuNormTiles):
                 sums[0] += sums[2]
             if dbias is not None:
                 self.column_sums(sums[1], g, sums[2])
-            np.matmul(d, factor, out=along)
+            self.project(along, d, factor)
             _scale_projection(along, spread, columns)
             np.multiply(source[start:stop], along[:, None], out=scaled)
-            np.multiply(g, factor, out=d)
-            d -= scaled
+            _weigh_and_subtract(d, g, factor, scaled)
             d *= spread[:, None]
 
         self._backward(tile, source.shape[0], columns, dweight, dbias, accumulate, workspace[columns:])
@@ -236,8 +254,17 @@ def _scale_projection(along: Array, spread: Array, columns: int) -> None:
     along /= columns
 
 
-def _offset_weight(weight: Array, unit_offset: float, workspace: Array) -> Array:
+def _weigh_and_subtract(output: Array, x: Array, weight: Array | None, y: Array) -> None:
+    """``output = x * weight - y``; no weight is a weight of ones."""
+    if weight is None:
+        np.subtract(x, y, out=output)
+    else:
+        np.multiply(x, weight, out=output)
+        output -= y
+
+
+def _offset_weight(weight: Array | None, unit_offset: float, workspace: Array) -> Array | None:
     """``weight + unit_offset`` at the start of ``workspace``, or ``weight`` itself."""
-    if unit_offset == 0.0:
+    if weight is None or unit_offset == 0.0:
         return weight
     return np.add(weight, unit_offset, out=workspace[: weight.size])

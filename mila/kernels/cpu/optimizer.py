@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import math
 import sys
+from typing import Any
 
 import numpy as np
 
 from mila.kernels.cpu.family import CpuFamily
+from mila.kernels.cpu.widening import NARROW, narrow, widen
 from mila.kernels.cpu.workers import tile_elements
 from mila.kernels.signatures import Array
 
@@ -50,9 +52,7 @@ class CpuOptimizer(CpuFamily):
         offset = epsilon / second_correction
         kept = 1.0 - learning_rate * weight_decay
 
-        def body(start: int, stop: int, scratch: Array) -> None:
-            p, m, v = parameters[start:stop], first_moment[start:stop], second_moment[start:stop]
-            g, t = gradients[start:stop], scratch[: stop - start]
+        def advance(p: Array, m: Array, v: Array, g: Array, t: Array) -> None:
             if gradient_scale != 1.0:
                 g = np.multiply(g, gradient_scale, out=t)
             m *= beta1
@@ -68,11 +68,25 @@ class CpuOptimizer(CpuFamily):
                 p *= kept
             p -= t
 
-        self.for_tiles(parameters.size, 1, body, workspace, 1, passes=12)
+        def body(start: int, stop: int, scratch: Array) -> None:
+            p, m, v = parameters[start:stop], first_moment[start:stop], second_moment[start:stop]
+            advance(p, m, v, gradients[start:stop], scratch[: stop - start])
 
-    def adamw_workspace(self, elements: int) -> int:
-        """Elements of ``adamw``'s workspace."""
-        return tile_elements(elements, 1)
+        def widened_body(start: int, stop: int, scratch: Array) -> None:
+            p, g, t = scratch[: 3 * (stop - start)].reshape(3, -1)
+            widen(p, parameters[start:stop])
+            widen(g, gradients[start:stop])
+            advance(p, first_moment[start:stop], second_moment[start:stop], g, t)
+            narrow(parameters[start:stop], p)
+
+        if parameters.dtype in NARROW:
+            self.for_tiles(parameters.size, 1, widened_body, workspace, 3, passes=16)
+        else:
+            self.for_tiles(parameters.size, 1, body, workspace, 1, passes=12)
+
+    def adamw_workspace(self, elements: int, dtype: np.dtype[Any]) -> int:
+        """Elements of ``adamw``'s workspace for parameters of ``dtype``."""
+        return (3 if dtype in NARROW else 1) * tile_elements(elements, 1)
 
     def global_norm(self, gradients: Array) -> float:
         """Euclidean norm of a flat array, tiles summed in float64; infinite or NaN exactly when an element is."""
@@ -80,6 +94,9 @@ class CpuOptimizer(CpuFamily):
         partial: dict[int, float] = {}
 
         def body(start: int, stop: int, scratch: Array) -> None:
+            if flat.dtype in NARROW:
+                partial[start] = _narrow_squares(flat[start:stop])
+                return
             whole = stop - (stop - start) % _DOT_ELEMENTS
             rows, rest = flat[start:whole].reshape(-1, _DOT_ELEMENTS), flat[whole:stop]
             partial[start] = float(np.vecdot(rows, rows).sum(dtype=np.float64)) + float(np.dot(rest, rest))
@@ -104,6 +121,17 @@ class CpuOptimizer(CpuFamily):
 
         self.for_tiles(flat.size, 1, body, passes=1)
         return min(found, default=-1)
+
+
+def _narrow_squares(flat: Array) -> float:
+    """Sum of the squares of half-precision values, which float64 holds whatever they are."""
+    total, wide = 0.0, np.empty(min(_DOT_ELEMENTS, flat.size), np.float32)
+    for low in range(0, flat.size, _DOT_ELEMENTS):
+        part = wide[: min(_DOT_ELEMENTS, flat.size - low)]
+        widen(part, flat[low : low + _DOT_ELEMENTS])
+        double = part.astype(np.float64)
+        total += float(np.dot(double, double))
+    return total
 
 
 def _scaled_norm(flat: Array) -> float:

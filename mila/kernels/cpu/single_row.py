@@ -12,7 +12,7 @@ from mila.kernels.cpu.activations import SCRATCH, activate
 from mila.kernels.cpu.attention_bound import bind_attention
 from mila.kernels.cpu.attention_tiles import Heads
 from mila.kernels.cpu.elementwise import CpuElementwise
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import ActivationFunction, Array
 from mila.kernels.signatures.single_row import Bound, BoundAt
 
 
@@ -30,16 +30,17 @@ class CpuSingleRow(CpuElementwise):
         return product if bias is None else _both(product, partial(np.add, target, bias, target))
 
     def bind_layer_norm_forward(
-        self, output: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
+        self, output: Array, x: Array, weight: Array | None, bias: Array | None, epsilon: float
     ) -> Bound:
         """``(x - mean) * rstd * weight + bias``."""
-        target, row, columns = output.reshape(-1), x.reshape(-1), weight.size
+        target, row, columns = output.reshape(-1), x.reshape(-1), x.size
         subtract, multiply, dot, total = np.subtract, np.multiply, np.dot, np.add.reduce
 
         def normalize() -> None:
             subtract(row, total(row) / columns, target)
             multiply(target, 1.0 / math.sqrt(dot(target, target) / columns + epsilon), target)
-            multiply(target, weight, target)
+            if weight is not None:
+                multiply(target, weight, target)
 
         return normalize if bias is None else _both(normalize, partial(np.add, target, bias, target))
 
@@ -47,36 +48,38 @@ class CpuSingleRow(CpuElementwise):
         self,
         output: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         bias: Array | None,
         epsilon: float,
         unit_offset: float,
         workspace: Array,
     ) -> Bound:
         """``x * rstd * (weight + unit_offset) + bias``."""
-        target, row, columns = output.reshape(-1), x.reshape(-1), weight.size
+        target, row, columns = output.reshape(-1), x.reshape(-1), x.size
         multiply, dot = np.multiply, np.dot
-        factor = workspace[:columns] if unit_offset else weight
+        is_offset = weight is not None and unit_offset != 0.0
+        factor = workspace[:columns] if is_offset else weight
 
         def normalize() -> None:
             multiply(row, 1.0 / math.sqrt(dot(row, row) / columns + epsilon), target)
-            multiply(target, factor, target)
+            if factor is not None:
+                multiply(target, factor, target)
 
-        bound = _both(partial(np.add, weight, unit_offset, factor), normalize) if unit_offset else normalize
+        bound = _both(partial(np.add, weight, unit_offset, factor), normalize) if is_offset else normalize
         return bound if bias is None else _both(bound, partial(np.add, target, bias, target))
 
-    def bind_activation_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:
+    def bind_activation_forward(self, output: Array, x: Array, function: ActivationFunction, workspace: Array) -> Bound:
         """``f(x)``, element by element."""
         target, row = output.reshape(-1), x.reshape(-1)
         if workspace.size < SCRATCH * row.size:  # wider than a tile
-            return partial(self.activation_forward, output, None, x, kind, alpha, workspace)
-        return partial(activate, kind, target, row, alpha, workspace[: SCRATCH * row.size].reshape(SCRATCH, -1))
+            return partial(self.activation_forward, output, None, x, function, workspace)
+        return partial(activate, function, target, row, workspace[: SCRATCH * row.size].reshape(SCRATCH, -1))
 
-    def bind_gated_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:
+    def bind_gated_forward(self, output: Array, x: Array, function: ActivationFunction, workspace: Array) -> Bound:
         """``f(gate) * up``."""
         target, row = output.reshape(-1), x.reshape(-1)
         gate, up = row[: target.size], row[target.size :]
-        activated = self.bind_activation_forward(target, gate, kind, alpha, workspace)
+        activated = self.bind_activation_forward(target, gate, function, workspace)
         return _both(activated, partial(np.multiply, target, up, target))
 
     def bind_residual_forward(self, output: Array, a: Array, b: Array, scale: float) -> Bound:

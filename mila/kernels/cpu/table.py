@@ -11,7 +11,9 @@ from mila.kernels.cpu.attention import CpuAttention
 from mila.kernels.cpu.context_attention import CpuContextAttention
 from mila.kernels.cpu.dropout import CpuDropout
 from mila.kernels.cpu.embedding import CpuEmbedding
+from mila.kernels.cpu.experts import CpuExperts
 from mila.kernels.cpu.head_norm import CpuHeadNorm
+from mila.kernels.cpu.layer_scale import CpuLayerScale
 from mila.kernels.cpu.linear import CpuLinear
 from mila.kernels.cpu.loss import CpuLoss
 from mila.kernels.cpu.normalization import CpuNormalization
@@ -21,12 +23,16 @@ from mila.kernels.cpu.shapes import CpuShapes
 from mila.kernels.cpu.single_row import CpuSingleRow
 from mila.kernels.cpu.softmax import CpuSoftmax
 from mila.kernels.cpu.tokens import CpuTokens
+from mila.kernels.cpu.widening import NARROW
 from mila.kernels.cpu.workers import Workers
+
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 
 
 class CpuKernels(
     CpuDropout,
     CpuArithmetic,
+    CpuLayerScale,
     CpuLinear,
     CpuNormalization,
     CpuHeadNorm,
@@ -40,12 +46,17 @@ class CpuKernels(
     CpuShapes,
     CpuSingleRow,
     CpuTokens,
+    CpuExperts,
 ):
     """``Kernels`` in NumPy, on ``threads`` threads. One object may serve several networks and several user threads."""
 
-    #: Stored dtypes of networks that the CPU computes in.
-    dtypes: tuple[np.dtype[Any], ...] = (np.dtype(np.float32), np.dtype(np.float64))
+    #: Stored dtypes of networks that the CPU computes.
+    dtypes: tuple[np.dtype[Any], ...] = (FLOAT32, FLOAT64, *NARROW)
 
     def __init__(self, threads: int) -> None:
         """Use ``threads`` threads for every kernel, BLAS included; the threads start when first needed."""
         super().__init__(Workers(threads))
+
+    def compute_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """Float32 for bfloat16 and float16, else ``stored`` itself."""
+        return FLOAT32 if stored in NARROW else stored

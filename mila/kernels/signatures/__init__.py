@@ -12,7 +12,8 @@ Conventions, for every kernel:
 * the letters are B batch, T sequence, C model width, V vocabulary, N rows (leading axes flattened), H query heads,
   K key/value heads, D head size.
 
-Ids and targets are int32 or int64; everything else has the stored dtype of the network.
+Ids and targets are int32 or int64; everything else has the dtype that the network is computed in
+(``compute_dtype``), but for what a signature calls narrower: that has the dtype in which the network is stored.
 """
 
 from __future__ import annotations
@@ -21,12 +22,14 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from mila.kernels.signatures.activation_function import ActivationFunction
 from mila.kernels.signatures.arithmetic import ArithmeticKernels
 from mila.kernels.signatures.arrays import Array
 from mila.kernels.signatures.attention import AttentionKernels
 from mila.kernels.signatures.context_attention import ContextAttentionKernels
 from mila.kernels.signatures.elementwise import ElementwiseKernels
 from mila.kernels.signatures.embedding import EmbeddingKernels
+from mila.kernels.signatures.experts import ExpertKernels
 from mila.kernels.signatures.linear import LinearKernels
 from mila.kernels.signatures.loss import LossKernels
 from mila.kernels.signatures.normalization import NormalizationKernels
@@ -35,7 +38,7 @@ from mila.kernels.signatures.shapes import ShapeKernels
 from mila.kernels.signatures.single_row import SingleRowKernels
 from mila.kernels.signatures.tokens import TokenKernels
 
-__all__ = ["Array", "Kernels"]
+__all__ = ["ActivationFunction", "Array", "Kernels"]
 
 
 class Kernels(
@@ -51,9 +54,16 @@ class Kernels(
     SingleRowKernels,
     ArithmeticKernels,
     TokenKernels,
+    ExpertKernels,
     Protocol,
 ):
     """Everything a backend offers."""
 
-    #: Stored dtypes of networks that the backend computes in.
+    #: Stored dtypes of networks that the backend computes.
     dtypes: tuple[np.dtype[Any], ...]
+
+    def compute_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
+        """The dtype in which networks that are stored in ``stored`` are computed, never a narrower one.
+
+        Where it is another, all arrays have it but those of which a signature says that they may be narrower.
+        """

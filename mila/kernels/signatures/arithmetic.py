@@ -36,6 +36,24 @@ class ArithmeticKernels(Protocol):
     ) -> None:
         """``dx = gamma[0] * dy`` and, where it is given, ``dgamma (1,) (+)= sum(dy * x)``; ``dx`` may be ``dy``."""
 
+    def layer_scale_forward(self, output: Array, x: Array, gamma: Array) -> None:
+        """``output = gamma * x`` along the last axis; ``gamma (C,)``; ``output`` may be ``x``."""
+
+    def layer_scale_backward(
+        self,
+        dx: Array,
+        dgamma: Array | None,
+        dy: Array,
+        x: Array,
+        gamma: Array,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
+        """``dx = gamma * dy``; ``dgamma (C,) (+)= sum(dy * x)`` over rows, where it is given; ``dx`` may be ``dy``."""
+
+    def layer_scale_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``layer_scale_backward``'s workspace."""
+
     def matrix_product_forward(self, output: Array, a: Array, b: Array) -> None:
         """``output (B, N, M) = a (B, N, K) @ b (B, K, M)``."""
 

@@ -1,4 +1,4 @@
-"""Attention of one sequence to another."""
+"""Attention of queries to keys and values that lie apart."""
 
 from __future__ import annotations
 
@@ -8,7 +8,10 @@ from mila.kernels.signatures.arrays import Array
 
 
 class ContextAttentionKernels(Protocol):
-    """Attention of queries (B, T, H D) to keys and values (B, S, H D) of another sequence, all of which are seen."""
+    """Attention of queries (B, T, H D) to keys and values (B, S, H D).
+
+    All of them are seen or, with ``causal``, keys 0 to t by query t, where T = S.
+    """
 
     def context_attention_forward(
         self,
@@ -18,6 +21,7 @@ class ContextAttentionKernels(Protocol):
         keys: Array,
         values: Array,
         heads: int,
+        causal: bool,
         scale: float,
         probability: float,
         key: int,
@@ -46,6 +50,7 @@ class ContextAttentionKernels(Protocol):
         keys: Array,
         values: Array,
         heads: int,
+        causal: bool,
         scale: float,
         probability: float,
         key: int,

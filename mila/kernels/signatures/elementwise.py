@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from mila.kernels.signatures.activation_function import ActivationFunction
 from mila.kernels.signatures.arrays import Array
 
 
@@ -13,20 +14,22 @@ class ElementwiseKernels(Protocol):
     def copy(self, output: Array, x: Array) -> None:
         """``output = x``; equal shapes and dtypes."""
 
+    def cast(self, output: Array, x: Array) -> None:
+        """``output = x``; equal shapes, float dtypes. Rounds to nearest, ties to even, overflows to infinity."""
+
     def fill(self, output: Array, value: float) -> None:
         """``output = value``, for any dtype."""
 
     def add_in_place(self, output: Array, x: Array) -> None:
-        """``output += x``; equal shapes."""
+        """``output += x``; equal shapes. An ``output`` of a narrower dtype than the sums is rounded once."""
 
     def activation_forward(
-        self, output: Array, derivative: Array | None, x: Array, kind: str, alpha: float, workspace: Array
+        self, output: Array, derivative: Array | None, x: Array, function: ActivationFunction, workspace: Array
     ) -> None:
         """``output = f(x)`` and, where it is given, ``derivative = f'(x)``.
 
         ``derivative`` may be ``x`` itself (it is overwritten after use); ``output`` may be ``x`` when no derivative is
         asked for.
-        Kinds: ``none relu gelu gelu_tanh quick_gelu silu tanh sigmoid leaky_relu mish`` (alpha: slope of leaky_relu).
         """
 
     def activation_forward_workspace(self, rows: int, columns: int) -> int:
@@ -35,13 +38,13 @@ class ElementwiseKernels(Protocol):
     def activation_backward(self, dx: Array, dy: Array, derivative: Array) -> None:
         """``dx = dy * derivative``; ``dx`` may be ``dy`` or ``derivative``."""
 
-    def gated_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> None:
+    def gated_forward(self, output: Array, x: Array, function: ActivationFunction, workspace: Array) -> None:
         """``output (N, F) = f(x[:, :F]) * x[:, F:]`` for ``x (N, 2F)``: contiguous halves, gate first."""
 
     def gated_forward_workspace(self, rows: int, columns: int) -> int:
         """Elements of ``gated_forward``'s workspace; ``columns`` is F."""
 
-    def gated_backward(self, dx: Array, dy: Array, x: Array, kind: str, alpha: float, workspace: Array) -> None:
+    def gated_backward(self, dx: Array, dy: Array, x: Array, function: ActivationFunction, workspace: Array) -> None:
         """``dx[:, :F] = dy f'(gate) up``, ``dx[:, F:] = dy f(gate)``; ``dx`` may be ``x``."""
 
     def gated_backward_workspace(self, rows: int, columns: int) -> int:

@@ -20,19 +20,33 @@ class EmbeddingKernels(Protocol):
     def embedding_forward(self, output: Array, table: Array, ids: Array, scale: float) -> None:
         """``output (N, C) = table[ids] * scale``; ids are already checked."""
 
-    def embedding_forward_per_channel(
-        self, output: Array, table: Array, scales: Array, ids: Array, scale: float, workspace: Array
+    def embedding_forward_narrow(
+        self, output: Array, table: Array, scales: Array | None, ids: Array, scale: float, workspace: Array
     ) -> None:
-        """As above for ``table (V, C)`` float8_e4m3fn with ``scales (V,)`` float32."""
+        """As above for a ``table (V, C)`` of a narrower dtype.
 
-    def embedding_forward_per_channel_workspace(self, rows: int, columns: int) -> int:
-        """Elements of ``embedding_forward_per_channel``'s workspace."""
+        float8_e4m3fn comes with ``scales (V,)`` float32, bfloat16 and float16 without.
+        """
+
+    def embedding_forward_narrow_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_forward_narrow``'s workspace."""
 
     def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
         """``dtable[ids] += scale * dy`` in row order; without ``accumulate`` the table is zeroed first."""
 
+    def embedding_backward_narrow(
+        self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
+    ) -> None:
+        """As above for a ``dtable`` of bfloat16 or float16: each of its values is rounded once."""
+
+    def embedding_backward_narrow_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_backward_narrow``'s workspace."""
+
     def position_forward(self, output: Array, x: Array, table: Array, starts: Sequence[int]) -> None:
-        """``output[b, t] = x[b, t] + table[starts[b] + t]`` for ``x (B, T, C)``; ``output`` may be ``x``."""
+        """``output[b, t] = x[b, t] + table[starts[b] + t]`` for ``x (B, T, C)``; ``output`` may be ``x``.
+
+        ``table`` may be of a narrower dtype.
+        """
 
     def position_backward(self, dtable: Array, dy: Array, starts: Sequence[int], accumulate: bool) -> None:
         """``dtable[starts[b] + t] += dy[b, t]``; without ``accumulate`` the table is zeroed first."""

@@ -13,19 +13,28 @@ class LinearKernels(Protocol):
     def linear_forward(self, output: Array, x: Array, weight: Array, bias: Array | None) -> None:
         """``output (N, O) = x (N, I) @ weight.T + bias`` for ``weight (O, I)``, ``bias (O,)``."""
 
-    def linear_forward_per_channel(
-        self, output: Array, x: Array, weight: Array, scales: Array, bias: Array | None, workspace: Array
+    def linear_forward_narrow(
+        self, output: Array, x: Array, weight: Array, scales: Array | None, bias: Array | None, workspace: Array
     ) -> None:
-        """As ``linear_forward`` for ``weight (O, I)`` float8_e4m3fn and ``scales (O,)`` float32, widened by tiles."""
+        """As ``linear_forward`` for a ``weight (O, I)`` of a narrower dtype, widened by tiles.
 
-    def linear_forward_per_channel_workspace(self, out_features: int, in_features: int) -> int:
-        """Elements of ``linear_forward_per_channel``'s workspace."""
+        float8_e4m3fn comes with ``scales (O,)`` float32, bfloat16 and float16 without.
+        """
+
+    def linear_forward_narrow_workspace(self, out_features: int, in_features: int) -> int:
+        """Elements of ``linear_forward_narrow``'s workspace."""
 
     def linear_backward_input(self, dx: Array, dy: Array, weight: Array) -> None:
         """``dx (N, I) = dy (N, O) @ weight``."""
 
+    def linear_backward_input_narrow(self, dx: Array, dy: Array, weight: Array, workspace: Array) -> None:
+        """As ``linear_backward_input`` for a bfloat16 or float16 ``weight (O, I)``, widened by tiles."""
+
+    def linear_backward_input_narrow_workspace(self, rows: int, out_features: int, in_features: int) -> int:
+        """Elements of ``linear_backward_input_narrow``'s workspace."""
+
     def linear_backward_weight(self, dweight: Array, dy: Array, x: Array, accumulate: bool, workspace: Array) -> None:
-        """``dweight (O, I) (+)= dy.T @ x``."""
+        """``dweight (O, I) (+)= dy.T @ x``; a ``dweight`` of a narrower dtype is rounded once."""
 
     def linear_backward_weight_workspace(self, rows: int, out_features: int, in_features: int) -> int:
         """Elements of ``linear_backward_weight``'s workspace."""

@@ -12,11 +12,18 @@ class NormalizationKernels(Protocol):
     """Layer norm, RMS norm and softmax over the last axis (or an axis in the middle for softmax)."""
 
     def layer_norm_forward(
-        self, output: Array, mean: Array, rstd: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
+        self,
+        output: Array,
+        mean: Array,
+        rstd: Array,
+        x: Array,
+        weight: Array | None,
+        bias: Array | None,
+        epsilon: float,
     ) -> None:
         """``y = (x - mean) * rstd * weight + bias``, biased variance; ``mean``, ``rstd``: (N,).
 
-        ``output`` may be ``x``.
+        No weight is a weight of ones; ``output`` may be ``x``.
         """
 
     def layer_norm_backward(
@@ -28,13 +35,14 @@ class NormalizationKernels(Protocol):
         rstd: Array,
         dy: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         accumulate: bool,
         workspace: Array,
     ) -> None:
-        """``dx = rstd (g - mean(g) - xhat mean(g xhat))``, ``g = dy weight``; ``None`` for a frozen parameter.
+        """``dx = rstd (g - mean(g) - xhat mean(g xhat))``, ``g = dy weight``.
 
-        ``accumulate`` speaks of ``dweight`` and ``dbias``.
+        ``dweight`` and ``dbias`` are each ``None`` where that parameter is frozen or does not exist; ``accumulate``
+        speaks of them.
         """
 
     def layer_norm_backward_workspace(self, rows: int, columns: int) -> int:
@@ -45,7 +53,7 @@ class NormalizationKernels(Protocol):
         output: Array,
         rstd: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         bias: Array | None,
         epsilon: float,
         unit_offset: float,
@@ -53,7 +61,7 @@ class NormalizationKernels(Protocol):
     ) -> None:
         """``y = x * rstd * (weight + unit_offset) + bias``, ``rstd = 1 / sqrt(mean(x²) + epsilon)``.
 
-        ``output`` may be ``x``.
+        Without a weight there is no factor, and ``unit_offset`` counts for nothing; ``output`` may be ``x``.
         """
 
     def rms_norm_forward_workspace(self, rows: int, columns: int) -> int:
@@ -67,12 +75,15 @@ class NormalizationKernels(Protocol):
         rstd: Array,
         dy: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         unit_offset: float,
         accumulate: bool,
         workspace: Array,
     ) -> None:
-        """``dx = rstd g - x rstd³ mean(g x)``, ``g = dy (weight + unit_offset)``."""
+        """``dx = rstd g - x rstd³ mean(g x)``, ``g = dy (weight + unit_offset)``.
+
+        ``dweight`` and ``dbias`` are each ``None`` where that parameter is frozen or does not exist.
+        """
 
     def rms_norm_backward_workspace(self, rows: int, columns: int) -> int:
         """Elements of ``rms_norm_backward``'s workspace."""

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Protocol
 
+from mila.kernels.signatures.activation_function import ActivationFunction
 from mila.kernels.signatures.arrays import Array
 
 #: A kernel with all its arguments; ``BoundAt`` still takes the position of the token.
@@ -28,7 +29,7 @@ class SingleRowKernels(Protocol):
         """``output (1, O) = x (1, I) @ weight.T + bias``."""
 
     def bind_layer_norm_forward(
-        self, output: Array, x: Array, weight: Array, bias: Array | None, epsilon: float
+        self, output: Array, x: Array, weight: Array | None, bias: Array | None, epsilon: float
     ) -> Bound:
         """``layer_norm_forward`` without its statistics."""
 
@@ -36,7 +37,7 @@ class SingleRowKernels(Protocol):
         self,
         output: Array,
         x: Array,
-        weight: Array,
+        weight: Array | None,
         bias: Array | None,
         epsilon: float,
         unit_offset: float,
@@ -57,10 +58,10 @@ class SingleRowKernels(Protocol):
     ) -> Bound:
         """``head_norm_forward`` without its statistics."""
 
-    def bind_activation_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:
+    def bind_activation_forward(self, output: Array, x: Array, function: ActivationFunction, workspace: Array) -> Bound:
         """``activation_forward`` without a derivative."""
 
-    def bind_gated_forward(self, output: Array, x: Array, kind: str, alpha: float, workspace: Array) -> Bound:
+    def bind_gated_forward(self, output: Array, x: Array, function: ActivationFunction, workspace: Array) -> Bound:
         """``output (1, F) = f(x[:, :F]) * x[:, F:]``."""
 
     def bind_residual_forward(self, output: Array, a: Array, b: Array, scale: float) -> Bound:

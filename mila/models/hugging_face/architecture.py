@@ -85,13 +85,13 @@ class Architecture:
             each.target: reader.read(each.key, each.kind, each.default, nullable=each.nullable) for each in self.fields
         }
         values |= self.read(reader)
-        for key, allowed in {**_FIXED, **self.fixed}.items():
+        for key, allowed in {**FIXED_FIELDS, **self.fixed}.items():
             reader.require(key, allowed)
         dropouts = {key: reader.read(key, NUMBER, 0.0, nullable=True) or 0.0 for key in self.dropouts}
         reader.problems += [
             f"{key}: expected a probability, got {value}" for key, value in dropouts.items() if not 0 <= value <= 1
         ]
-        _require_one_dtype(reader)
+        require_one_dtype(reader)
         self._require_known_class(reader)
         reader.finish(path, ignored)
         try:
@@ -123,7 +123,7 @@ class Architecture:
         return fields | self.write(config)
 
 
-def _require_one_dtype(reader: FieldReader) -> None:
+def require_one_dtype(reader: FieldReader) -> None:
     """The dtype is a matter of the weights' files; but a config that says two was put together wrongly."""
     read = {key: reader.read(key, DTYPE, None) for key in ("dtype", "torch_dtype")}
     said = {key: value for key, value in read.items() if value is not None}
@@ -132,7 +132,7 @@ def _require_one_dtype(reader: FieldReader) -> None:
 
 
 #: Fields whose other values no network of Mila computes.
-_FIXED: dict[str, tuple[Any, ...]] = {
+FIXED_FIELDS: dict[str, tuple[Any, ...]] = {
     "is_encoder_decoder": (False, None),
     "is_causal": (True, None),
     "add_cross_attention": (False, None),

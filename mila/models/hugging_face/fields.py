@@ -160,15 +160,19 @@ class FieldReader:
         Raises:
             CheckpointError: one message with all problems.
         """
-        for key, value in self.raw.items():
-            if key in self._known or key in HARMLESS_FIELDS or key in ignored or value is None:
-                continue
-            self.problems.append(
-                f"{key} = {short(value)} is not known and may change the result; "
-                f"if it does not, pass ignore_fields=[{key!r}]"
-            )
-        if self.problems:
-            raise CheckpointError(f"{path}: " + "; ".join(self.problems))
+        problems = self.all_problems(ignored)
+        if problems:
+            raise CheckpointError(f"{path}: " + "; ".join(problems))
+
+    def all_problems(self, ignored: Collection[str]) -> list[str]:
+        """The problems so far, and one for every field that nobody asked for and ``ignored`` does not name."""
+        unknown = [
+            f"{key} = {short(value)} is not known and may change the result; "
+            f"if it does not, pass ignore_fields=[{key!r}]"
+            for key, value in self.raw.items()
+            if not (key in self._known or key in HARMLESS_FIELDS or key in ignored or value is None)
+        ]
+        return [*self.problems, *unknown]
 
 
 def _same(one: Any, other: Any) -> bool:

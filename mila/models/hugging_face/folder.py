@@ -22,6 +22,8 @@ from mila.serialization.paths import checked_path
 
 #: By ``model_type``; exports of networks made from scratch use the first that has words for their config.
 ARCHITECTURES: dict[str, Architecture] = {each.model_type: each for each in (GPT2, LLAMA, MISTRAL, QWEN2, QWEN3)}
+#: Model types of a text encoder, see :func:`mila.models.hugging_face.clip_config.read_clip_text_folder`.
+CLIP_MODEL_TYPES = ("clip_text_model", "clip")
 CONFIG_FILE = "config.json"
 
 
@@ -90,20 +92,32 @@ def read_model_folder(
         CheckpointError: no such folder, an architecture that Mila does not have, or one message with every field that
             is missing, wrong, unknown, or without a kernel.
     """
-    path = checked_path(folder, "folder")
     check_truth("tie_word_embeddings", tie_word_embeddings)
     check_probability("dropout", dropout)
     check_names("ignore_fields", ignore_fields)
+    path, raw = read_raw_config(folder)
     file = path / CONFIG_FILE
-    recover_folder(path)
-    _require_config(path)
-    raw = read_json_object(file, what="model config")
     architecture = ARCHITECTURES.get(model_type := str(raw.get("model_type")))
     if architecture is None:
         expected = ", ".join(ARCHITECTURES)
-        raise CheckpointError(f"{file}: expected one of the model types {expected}, got {raw.get('model_type')!r}")
+        hint = "; it is for `mila embed`" if model_type in CLIP_MODEL_TYPES else ""
+        got = f"{raw.get('model_type')!r}{hint}"
+        raise CheckpointError(f"{file}: expected one of the model types {expected}, got {got}")
     read = _interpret(architecture, raw, file, tie_word_embeddings, dropout, ignore_fields)
     return ModelFolder(path, model_type, read.config, raw, read.dropouts, read.notes)
+
+
+def read_raw_config(folder: Path | str) -> tuple[Path, dict[str, Any]]:
+    """The path of a model folder and the content of its ``config.json``.
+
+    Raises:
+        ConfigurationError: ``folder`` is no path.
+        CheckpointError: no such folder, or no JSON object in the file.
+    """
+    path = checked_path(folder, "folder")
+    recover_folder(path)
+    _require_config(path)
+    return path, read_json_object(path / CONFIG_FILE, what="model config")
 
 
 def _require_config(path: Path) -> None:

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
@@ -19,23 +19,62 @@ from mila.core.state import StoredRows, row_blocks
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory.storage import DType
-from mila.models.arguments import check_probability, check_progress, check_truth
-from mila.models.hugging_face.folder import CONFIG_FILE, ModelFolder, read_model_folder
+from mila.models.arguments import check_names, check_probability, check_progress, check_truth
+from mila.models.clip import ClipTextEncoder
+from mila.models.hugging_face.clip import load_clip_text_encoder, load_clip_weights
+from mila.models.hugging_face.folder import (
+    CLIP_MODEL_TYPES,
+    CONFIG_FILE,
+    ModelFolder,
+    read_model_folder,
+    read_raw_config,
+)
 from mila.models.hugging_face.vocabulary import check_vocabulary
+from mila.models.hugging_face.weights import open_weights, require_layers
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.models.pretrained import Pretrained
-from mila.serialization import ShardedTensors, TensorSource, open_tensors
-from mila.serialization.sharded import NUMBERED_SHARD
+from mila.serialization import TensorSource
 
 _HEAD, _TABLE = "lm_head.weight", "embedding.wte"
 #: Fields of a config that say nothing about the function that a checkpoint was trained to be.
 _FREE_FIELDS = frozenset({"dropout", "initial_std", "trainable", "tie_word_embeddings", "max_seq_len"})
 
 
+@overload
 def from_pretrained(
     folder: Path | str,
     *,
     context_length: int,
+    batch_size: int = ...,
+    runtime_mode: RuntimeMode = ...,
+    device: str | DeviceId | ExecutionContext = ...,
+    dtype: DType | type[Any] | str | None = ...,
+    tie_word_embeddings: bool | None = ...,
+    dropout: float | None = ...,
+    ignore_fields: Collection[str] = ...,
+    on_progress: Progress | None = ...,
+    **build_options: Any,
+) -> LanguageModel[Any]: ...
+
+
+@overload
+def from_pretrained(
+    folder: Path | str,
+    *,
+    batch_size: int = ...,
+    runtime_mode: RuntimeMode = ...,
+    device: str | DeviceId | ExecutionContext = ...,
+    dtype: DType | type[Any] | str | None = ...,
+    dropout: float | None = ...,
+    ignore_fields: Collection[str] = ...,
+    on_progress: Progress | None = ...,
+) -> ClipTextEncoder: ...
+
+
+def from_pretrained(
+    folder: Path | str,
+    *,
+    context_length: int | None = None,
     batch_size: int = 1,
     runtime_mode: RuntimeMode = RuntimeMode.INFERENCE,
     device: str | DeviceId | ExecutionContext = "cpu",
@@ -45,15 +84,15 @@ def from_pretrained(
     ignore_fields: Collection[str] = (),
     on_progress: Progress | None = None,
     **build_options: Any,
-) -> LanguageModel[Any]:
-    """The network of a model folder, built and loaded.
+) -> LanguageModel[Any] | ClipTextEncoder:
+    """The network of a model folder, built and loaded: a language model, or the text encoder of CLIP.
 
     Everything is checked against the unbuilt network, names, shapes and dtypes of the files included, before anything
     is allocated; then the weights go from the files straight to their place.
 
     Args:
         folder: ``config.json`` and safetensors, as the Hugging Face libraries write them.
-        context_length: positions to build for.
+        context_length: positions to build for; a text encoder has its own length where it is left out.
         batch_size: sequences to build for.
         runtime_mode: what the build allocates for.
         device: where the network runs; an :class:`~mila.ExecutionContext` also says with how many threads.
@@ -68,21 +107,36 @@ def from_pretrained(
     Raises:
         CheckpointError: the folder is malformed or incomplete, or has something that Mila does not compute; one
             message with all that is wrong.
-        ConfigurationError: an argument that is none, or dropout is not decided.
+        ConfigurationError: an argument that is none, or one that the model needs or does not have.
         ShapeError: sizes that are no positive integers, or more positions than the model has.
         OutOfMemoryError: there is less memory than the build needs.
     """
     check_progress(on_progress)
+    check_truth("tie_word_embeddings", tie_word_embeddings)
+    check_probability("dropout", dropout)
+    check_names("ignore_fields", ignore_fields)
     context = _context(batch_size, context_length, runtime_mode, build_options)
+    if _model_type(folder) in CLIP_MODEL_TYPES:
+        _refuse_head(folder, tie_word_embeddings)
+        return load_clip_text_encoder(
+            folder,
+            context,
+            length=context_length,
+            device=device,
+            dtype=dtype,
+            dropout=dropout,
+            ignore_fields=ignore_fields,
+            on_progress=on_progress,
+        )
+    if context_length is None:
+        raise ConfigurationError("from_pretrained: a language model needs context_length, the positions to build for")
     found = read_model_folder(
         folder, tie_word_embeddings=tie_word_embeddings, dropout=dropout, ignore_fields=ignore_fields
     )
     if runtime_mode is RuntimeMode.TRAINING and dropout is None:
         _require_decided_dropout(found)
-    with _open_weights(found.path) as source:
-        if found.config.num_layers > len(source.tensors):  # before components are made of whatever a config says
-            got = f"{len(source.tensors)} tensors"
-            raise CheckpointError(f"{source.path}: expected the weights of {found.config.num_layers} layers, got {got}")
+    with open_weights(found.path) as source:
+        require_layers(source, found.config.num_layers)  # before components are made of whatever a config says
         network = found.network(device=device, dtype=dtype)
         network.plan(context)  # what the build would refuse is refused before weights are looked at
         plan = LoadPlan(network, source, _resolve(network, found, source, tie_word_embeddings))
@@ -100,10 +154,10 @@ def load_weights(
     ignore_fields: Collection[str] = (),
     on_progress: Progress | None = None,
 ) -> LoadReport:
-    """Fill a built language model, or the one in a training step, from a model folder.
+    """Fill a built network, or the one in a training step, from a model folder.
 
     Args:
-        root: a :class:`LanguageModel` or a :class:`TrainingStep`.
+        root: a :class:`LanguageModel`, a :class:`TrainingStep` of one, or a :class:`ClipTextEncoder`.
         folder: whose config says what the network's says; see :func:`from_pretrained`.
         tie_word_embeddings: that of the network, to say so where config and weights contradict each other.
         dropout: that of the network, to say so where the folder's config has another and ``root`` is for training.
@@ -117,12 +171,15 @@ def load_weights(
         LifecycleError: ``root`` is not built.
     """
     network = root.network if isinstance(root, TrainingStep) else root
-    if not isinstance(network, LanguageModel):
+    if not isinstance(network, LanguageModel | ClipTextEncoder):
         raise ConfigurationError(f"root: expected a language model or a training step of one, got {root!r}")
     check_progress(on_progress)
     check_truth("tie_word_embeddings", tie_word_embeddings)
     check_probability("dropout", dropout)
     root.require_built("load_weights")
+    if isinstance(network, ClipTextEncoder):
+        _refuse_head(folder, tie_word_embeddings)
+        return load_clip_weights(network, folder, dropout=dropout, ignore_fields=ignore_fields, on_progress=on_progress)
     tied = network.config.tie_word_embeddings
     if tie_word_embeddings not in (None, tied):
         raise ConfigurationError(
@@ -133,13 +190,22 @@ def load_weights(
     if root.is_training_mode:
         _require_dropout_of(network, found, dropout)
     is_decided = tie_word_embeddings is not None or found.config.tie_word_embeddings != tied
-    with _open_weights(found.path) as source:
+    with open_weights(found.path) as source:
         names = _resolve(network, found, source, tied if is_decided else None)
         return _finish(network, found, LoadPlan(network, source, names).run(on_progress))
 
 
+def _model_type(folder: Path | str) -> str:
+    return str(read_raw_config(folder)[1].get("model_type"))
+
+
+def _refuse_head(folder: Path | str, tie_word_embeddings: bool | None) -> None:
+    if tie_word_embeddings is not None:
+        raise ConfigurationError(f"{folder}: a text encoder has no head, got tie_word_embeddings={tie_word_embeddings}")
+
+
 def _context(
-    batch_size: int, context_length: int, runtime_mode: RuntimeMode, options: Mapping[str, Any]
+    batch_size: int, context_length: int | None, runtime_mode: RuntimeMode, options: Mapping[str, Any]
 ) -> BuildContext:
     """The context of a build, with the caller's names for what is wrong with it."""
     known = [
@@ -151,26 +217,9 @@ def _context(
             f"from_pretrained: has no argument {', '.join(unknown)}; options of the build are {', '.join(known)}"
         )
     for name, value in (("batch_size", batch_size), ("context_length", context_length)):
-        require_positive("from_pretrained", name, value)
-    return BuildContext((batch_size, context_length), runtime_mode, **{"initialize_parameters": False, **options})
-
-
-def _open_weights(folder: Path) -> TensorSource:
-    """The safetensors of a model folder; shards that its index does not list are refused, and never read."""
-    source = open_tensors(folder)
-    try:
-        listed = source.shard_names if isinstance(source, ShardedTensors) else ()
-        names = sorted(file.name for file in folder.glob("model-*-of-*.safetensors"))
-        stray = [name for name in names if name not in listed and NUMBERED_SHARD.fullmatch(name)]
-        if stray:
-            raise CheckpointError(
-                f"{folder}: expected no shards but those of {source.path.name}, got {', '.join(stray)}; remove what "
-                "does not belong to the model"
-            )
-    except BaseException:
-        source.close()
-        raise
-    return source
+        if value is not None:
+            require_positive("from_pretrained", name, value)
+    return BuildContext((batch_size, context_length or 1), runtime_mode, **{"initialize_parameters": False, **options})
 
 
 def _finish(network: LanguageModel[Any], found: ModelFolder, report: LoadReport) -> LoadReport:

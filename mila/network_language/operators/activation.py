@@ -2,12 +2,35 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from mila.components import Activation, ActivationConfig, Softmax, SoftmaxConfig
+from mila.components.activation import ActivationKind
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, Operator
+from mila.network_language.operator import Example, NodeShapes, Operator
 from mila.network_language.relations import NodeView
+
+#: Names of the arguments in the config of the component.
+_FIELDS = {
+    "negative_slope": "leaky_relu_slope",
+    "alpha": "elu_alpha",
+    "beta": "softplus_beta",
+    "threshold": "softplus_threshold",
+}
+
+
+def _kind_of(alias: str, arguments: Mapping[str, Any]) -> ActivationKind:
+    if alias == "gelu" and arguments["approximate"] == "tanh":
+        return "gelu_tanh"
+    return "none" if alias == "identity" else alias  # type: ignore[return-value]
 
 
 def _activation(alias: str, summary: str, formula: str, *arguments: Argument, source: str | None = None) -> Operator:
+    def component(name: str, node: NodeShapes) -> Activation:
+        options = {field: node.arguments[argument] for argument, field in _FIELDS.items() if argument in node.arguments}
+        return Activation(name, ActivationConfig(kind=_kind_of(alias, node.arguments), **options))
+
     return Operator(
         alias=alias,
         identity=f"{alias}@1",
@@ -16,8 +39,13 @@ def _activation(alias: str, summary: str, formula: str, *arguments: Argument, so
         documentation=formula,
         pattern="x[B, ...] -> out[B, ...]",
         arguments=arguments,
+        component=component,
         examples=(Example(source=f"linear(8)\n{source or f'{alias}()'}", input_shape=("B", 6), output_shape=("B", 8)),),
     )
+
+
+def _softmax(name: str, node: NodeShapes) -> Softmax:
+    return Softmax(name, SoftmaxConfig(axis=node.arguments["dim"]))
 
 
 def _axis_inside(view: NodeView) -> None:
@@ -73,6 +101,7 @@ SOFTMAX = Operator(
     pattern="x[B, ...] -> out[B, ...]",
     arguments=(Argument(name="dim", type="int", default=-1, help="The axis, counted with the batch."),),
     relation=_axis_inside,
+    component=_softmax,
     examples=(Example(source="linear(8)\nsoftmax()", input_shape=("B", 6), output_shape=("B", 8)),),
 )
 

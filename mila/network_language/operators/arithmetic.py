@@ -5,12 +5,28 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mila.components import (
+    Add,
+    BroadcastAdd,
+    Clamp,
+    ClampConfig,
+    Constant,
+    ConstantConfig,
+    LearnedScale,
+    LearnedScaleConfig,
+    MatrixProduct,
+    Multiply,
+    Scale,
+    ScaleConfig,
+    Subtract,
+)
+from mila.core import Component
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, NodeShapes, Operator, Shape
+from mila.network_language.operator import Example, NodeShapes, Operator
 from mila.network_language.relations import NodeView
 
 
-def _elementwise(alias: str, summary: str, sign: str) -> Operator:
+def _elementwise(alias: str, summary: str, sign: str, component: type[Component[Any]]) -> Operator:
     return Operator(
         alias=alias,
         identity=f"{alias}@1",
@@ -18,6 +34,7 @@ def _elementwise(alias: str, summary: str, sign: str) -> Operator:
         summary=summary,
         documentation=f"`out = a {sign} b`, element by element; both have exactly one shape (see `broadcast_add`).",
         pattern="a[B, ...], b[B, ...] -> out[B, ...]",
+        component=lambda name, node: component(name),
         examples=(
             Example(
                 source=f"saved = x\nlinear(8)\nrelu()\nh = linear(4)\n{alias}(h, saved)",
@@ -63,8 +80,21 @@ def _constant_shape(view: NodeView) -> None:
             view.set_size("out", axis, size, f"shape={list(sizes)} of {view.node.label}")
 
 
-def _gamma(node: NodeShapes) -> Mapping[str, Shape]:
-    return {"gamma": (1,)}
+def _scale(name: str, node: NodeShapes) -> Scale:
+    return Scale(name, ScaleConfig(factor=node.arguments["factor"]))
+
+
+def _clamp(name: str, node: NodeShapes) -> Clamp:
+    return Clamp(name, ClampConfig(minimum=node.arguments["min"], maximum=node.arguments["max"]))
+
+
+def _constant(name: str, node: NodeShapes) -> Constant:
+    shape, value = node.arguments["shape"], node.arguments["value"]
+    return Constant(name, ConstantConfig(shape=shape, value=value, takes_ids="x" in node.integer_inputs))
+
+
+def _learned_scale(name: str, node: NodeShapes) -> LearnedScale:
+    return LearnedScale(name, LearnedScaleConfig(init_value=node.arguments["init_value"]))
 
 
 def _ordered(arguments: Mapping[str, Any]) -> str | None:
@@ -72,9 +102,9 @@ def _ordered(arguments: Mapping[str, Any]) -> str | None:
     return f"min={low} is above max={high}" if low > high else None
 
 
-ADD = _elementwise("add", "The sum of two tensors.", "+")
-SUB = _elementwise("sub", "The difference of two tensors.", "-")
-MUL = _elementwise("mul", "The product of two tensors, element by element.", "*")
+ADD = _elementwise("add", "The sum of two tensors.", "+", Add)
+SUB = _elementwise("sub", "The difference of two tensors.", "-", Subtract)
+MUL = _elementwise("mul", "The product of two tensors, element by element.", "*", Multiply)
 
 BROADCAST_ADD = Operator(
     alias="broadcast_add",
@@ -83,6 +113,7 @@ BROADCAST_ADD = Operator(
     summary="The sum of two tensors of one rank; axes of size 1 are repeated.",
     documentation="`out = a + b`. A size is inferred only where a single one is possible.",
     pattern="a, b -> out",
+    component=lambda name, node: BroadcastAdd(name),
     relation=_stretched,
     examples=(
         Example(
@@ -101,6 +132,7 @@ SCALE = Operator(
     documentation="`out = factor * x`.",
     pattern="x[B, ...] -> out[B, ...]",
     arguments=(Argument(name="factor", type="float", help="The number."),),
+    component=_scale,
     examples=(Example(source="linear(8)\nscale(0.5)", input_shape=("B", 6), output_shape=("B", 8)),),
 )
 
@@ -116,6 +148,7 @@ CLAMP = Operator(
         Argument(name="max", type="float", help="The largest value."),
     ),
     validate=_ordered,
+    component=_clamp,
     examples=(Example(source="linear(8)\nclamp(-1, 1)", input_shape=("B", 6), output_shape=("B", 8)),),
 )
 
@@ -137,6 +170,7 @@ CONSTANT = Operator(
         Argument(name="value", type="float", default=0.0, positional=False, help="The number."),
     ),
     relation=_constant_shape,
+    component=_constant,
     stores_shape="shape",
     examples=(
         Example(source="shift = constant(x, value=0.5)\nadd(x, shift)", input_shape=("B", 6), output_shape=("B", 6)),
@@ -153,7 +187,7 @@ LEARNED_SCALE = Operator(
     arguments=(
         Argument(name="init_value", type="float", default=0.0, positional=False, help="What gamma starts from."),
     ),
-    parameters=_gamma,
+    component=_learned_scale,
     examples=(
         Example(
             source="branch = linear(6)\nadd(x, learned_scale(branch))", input_shape=("B", 6), output_shape=("B", 6)
@@ -168,6 +202,7 @@ MATMUL = Operator(
     summary="The matrix product, row by row of the batch.",
     documentation="`out[i] = a[i] @ b[i]`.",
     pattern="a[B, N, K], b[B, K, M] -> out[B, N, M]",
+    component=lambda name, node: MatrixProduct(name),
     examples=(
         Example(
             source="matmul(x, y)",

@@ -5,15 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mila.components import Linear, LinearConfig
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, NodeShapes, Operator, Shape
-from mila.network_language.operators.parameters import linear_parameters
+from mila.network_language.operator import Example, NodeShapes, Operator
 from mila.network_language.operators.ranks import two_or_three_axes
 
 
-def _parameters(node: NodeShapes) -> Mapping[str, Shape]:
+def _linear(name: str, node: NodeShapes) -> Linear:
     arguments = node.arguments
-    return linear_parameters("", arguments["in_features"], arguments["out_features"], arguments["bias"])
+    config = LinearConfig(
+        in_features=arguments["in_features"],
+        out_features=arguments["out_features"],
+        bias=arguments["bias"],
+        initialization="fan_in",
+    )
+    return Linear(name, config)
 
 
 def _validate(arguments: Mapping[str, Any]) -> str | None:
@@ -54,7 +60,7 @@ LINEAR = Operator(
             help="Part of saved plans; only False is supported.",
         ),
     ),
-    parameters=_parameters,
+    component=_linear,
     relation=two_or_three_axes,
     validate=_validate,
     examples=(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from mila.components import Chunk, ChunkConfig, Concat, ConcatConfig, Split, SplitConfig
 from mila.network_language.arguments import Argument
 from mila.network_language.facts import Known
-from mila.network_language.operator import Example, Operator
+from mila.network_language.operator import Example, NodeShapes, Operator
 from mila.network_language.operators.ranks import inside_the_rank
 from mila.network_language.relations import NodeView
 from mila.network_language.shapes import batch_entry, rows_of
@@ -101,6 +102,18 @@ def _summed_batches(view: NodeView) -> None:
         view.set_batch("out", batch_entry(sum(rows for rows, _ in batches), batches[0][1]))
 
 
+def _split_component(name: str, node: NodeShapes) -> Split:
+    return Split(name, SplitConfig(size=node.arguments["size"], dim=node.arguments["dim"]))
+
+
+def _chunk_component(name: str, node: NodeShapes) -> Chunk:
+    return Chunk(name, ChunkConfig(chunks=node.arguments["chunks"], dim=node.arguments["dim"]))
+
+
+def _concat_component(name: str, node: NodeShapes) -> Concat:
+    return Concat(name, ConcatConfig(inputs=len(node.inputs), axis=node.arguments["axis"]))
+
+
 SPLIT = Operator(
     alias="split",
     identity="split@1",
@@ -121,6 +134,7 @@ SPLIT = Operator(
         ),
     ),
     relation=_split,
+    component=_split_component,
     examples=(
         Example(
             source=(
@@ -152,6 +166,7 @@ CHUNK = Operator(
         ),
     ),
     relation=_chunk,
+    component=_chunk_component,
     batch="relation",
     count="chunks",
     examples=(
@@ -193,6 +208,7 @@ CONCAT = Operator(
         ),
     ),
     relation=_concat,
+    component=_concat_component,
     batch="relation",
     count="input_count",
     examples=(

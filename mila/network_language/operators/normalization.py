@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from mila.components import LayerNorm, LayerNormConfig, RmsNorm, RmsNormConfig
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, NodeShapes, Operator, Shape
-from mila.network_language.operators.parameters import norm_parameters
+from mila.network_language.operator import Example, NodeShapes, Operator
 
 
-def _layer_norm(node: NodeShapes) -> Mapping[str, Shape]:
-    return norm_parameters("", node.width, bias=True) if node.arguments["affine"] else {}
+def _layer_norm(name: str, node: NodeShapes) -> LayerNorm:
+    eps, affine = node.arguments["eps"], node.arguments["affine"]
+    return LayerNorm(name, LayerNormConfig(normalized_dim=node.width, epsilon=eps, affine=affine))
 
 
-def _rms_norm(node: NodeShapes) -> Mapping[str, Shape]:
-    return norm_parameters("", node.width, bias=False) if node.arguments["affine"] else {}
+def _rms_norm(name: str, node: NodeShapes) -> RmsNorm:
+    eps, affine = node.arguments["eps"], node.arguments["affine"]
+    return RmsNorm(name, RmsNormConfig(normalized_dim=node.width, epsilon=eps, affine=affine))
 
 
 LAYER_NORM = Operator(
@@ -30,7 +30,7 @@ LAYER_NORM = Operator(
             name="affine", type="bool", default=True, positional=False, help="Whether scale and shift are learned."
         ),
     ),
-    parameters=_layer_norm,
+    component=_layer_norm,
     examples=(
         Example(source="linear(64)\nlayer_norm()\nrelu()\nlinear()", input_shape=("B", 32), output_shape=("B", 10)),
     ),
@@ -41,7 +41,7 @@ RMS_NORM = Operator(
     identity="rms_norm@1",
     category="normalization",
     summary="Root mean square 1 of the last axis, then a learned scale.",
-    documentation="`x / sqrt(mean(x * x) + eps) * weight`; the mean is taken in float32.",
+    documentation="`x / sqrt(mean(x * x) + eps) * weight`; the mean is taken in float32, in float64 of a network of float64.",
     pattern="x[B, ..., D] -> out[B, ..., D]",
     arguments=(
         Argument(
@@ -49,7 +49,7 @@ RMS_NORM = Operator(
         ),
         Argument(name="affine", type="bool", default=True, positional=False, help="Whether the scale is learned."),
     ),
-    parameters=_rms_norm,
+    component=_rms_norm,
     examples=(Example(source="rms_norm()\nlinear()", input_shape=("B", 6, 16), output_shape=("B", 6, 4)),),
 )
 

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from mila.components import Dropout, DropoutConfig
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, Operator
+from mila.network_language.operator import Example, NodeShapes, Operator
+
+
+def _dropout(name: str, node: NodeShapes) -> Dropout:
+    return Dropout(name, DropoutConfig(probability=node.arguments["p"]))
+
 
 DROPOUT = Operator(
     alias="dropout",
@@ -17,6 +23,7 @@ DROPOUT = Operator(
             name="p", type="float", default=0.1, minimum=0, below=1, help="Probability that an element is dropped."
         ),
     ),
+    component=_dropout,
     examples=(Example(source="linear(16)\ndropout(0.2)\nlinear()", input_shape=("B", 8), output_shape=("B", 4)),),
 )
 

@@ -2,23 +2,45 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
+from mila.components import (
+    ClsToken,
+    ClsTokenConfig,
+    GatherToken,
+    GatherTokenConfig,
+    LearnedPositionEncoding,
+    LearnedPositionEncodingConfig,
+    PoolTokens,
+    PoolTokensConfig,
+    TokenEmbedding,
+    TokenEmbeddingConfig,
+)
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, NodeShapes, Operator, Shape
+from mila.network_language.operator import Example, NodeShapes, Operator
 from mila.network_language.relations import NodeView
 
 
-def _table(node: NodeShapes) -> Mapping[str, Shape]:
-    return {"weight": (node.arguments["num_embeddings"], node.arguments["dim"])}
+def _embedding(name: str, node: NodeShapes) -> TokenEmbedding:
+    rows, width = node.arguments["num_embeddings"], node.arguments["dim"]
+    return TokenEmbedding(name, TokenEmbeddingConfig(vocab_size=rows, embedding_dim=width, initial_std=1.0))
 
 
-def _positions(node: NodeShapes) -> Mapping[str, Shape]:
-    return {"weight": (node.arguments["max_len"], node.width)}
+def _positions(name: str, node: NodeShapes) -> LearnedPositionEncoding:
+    config = LearnedPositionEncodingConfig(
+        max_seq_len=node.arguments["max_len"], embedding_dim=node.width, initial_std=0.02
+    )
+    return LearnedPositionEncoding(name, config)
 
 
-def _token(node: NodeShapes) -> Mapping[str, Shape]:
-    return {"token": (1, 1, node.width)}
+def _token(name: str, node: NodeShapes) -> ClsToken:
+    return ClsToken(name, ClsTokenConfig(embedding_dim=node.width, initial_std=0.02))
+
+
+def _gather(name: str, node: NodeShapes) -> GatherToken:
+    return GatherToken(name, GatherTokenConfig(mode=node.arguments["mode"]))
+
+
+def _pool(name: str, node: NodeShapes) -> PoolTokens:
+    return PoolTokens(name, PoolTokensConfig(mode=node.arguments["mode"]))
 
 
 def _fits_the_table(view: NodeView) -> None:
@@ -48,7 +70,8 @@ EMBEDDING = Operator(
         Argument(name="num_embeddings", type="int", minimum=1, help="Rows of the table: ids go from 0 below it."),
         Argument(name="dim", type="int", inferable=True, minimum=1, dimension="D", help="Width of a vector."),
     ),
-    parameters=_table,
+    component=_embedding,
+    parameter_names={"wte": "weight"},
     examples=(
         Example(
             note="The width of the table comes from the output contract.",
@@ -68,7 +91,8 @@ POS_EMBED = Operator(
     documentation="`out[b, t] = x[b, t] + weight[t]`. The table has `max_len` rows, however many of them are used.",
     pattern="x[B, T, D] -> out[B, T, D]",
     arguments=(Argument(name="max_len", type="int", minimum=1, help="Rows of the table: the most tokens."),),
-    parameters=_positions,
+    component=_positions,
+    parameter_names={"wpe": "weight"},
     relation=_fits_the_table,
     examples=(Example(source="pos_embed(64)\nlinear(8)", input_shape=("B", 6, 4), output_shape=("B", 6, 8)),),
 )
@@ -80,7 +104,7 @@ CLS_TOKEN = Operator(
     summary="Puts one learned token before all others.",
     documentation="`out[b, 0] = token`, `out[b, t + 1] = x[b, t]`.",
     pattern="x[B, T, D] -> out[B, S, D]",
-    parameters=_token,
+    component=_token,
     relation=_one_more_token,
     examples=(
         Example(
@@ -113,6 +137,7 @@ GATHER_TOKEN = Operator(
             help="How the position is found.",
         ),
     ),
+    component=_gather,
     examples=(
         Example(
             note="A small text encoder.",
@@ -153,6 +178,7 @@ POOL_TOKENS = Operator(
             help="What is taken of the tokens.",
         ),
     ),
+    component=_pool,
     examples=(Example(source="linear(16)\npool_tokens()\nlinear()", input_shape=("B", 6, 8), output_shape=("B", 10)),),
 )
 

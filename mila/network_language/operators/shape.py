@@ -5,8 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from mila.components import (
+    Flatten,
+    Mean,
+    MeanConfig,
+    Pad,
+    PadConfig,
+    Permute,
+    PermuteConfig,
+    Reshape,
+    ReshapeConfig,
+    Sum,
+    SumConfig,
+    Transpose,
+    TransposeConfig,
+)
 from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, Operator
+from mila.network_language.operator import ComponentFactory, Example, NodeShapes, Operator
 from mila.network_language.operators.joining import CHUNK, CONCAT, SPLIT
 from mila.network_language.operators.ranks import inside_the_rank
 from mila.network_language.relations import NodeView
@@ -75,6 +90,9 @@ def _swapped(view: NodeView) -> None:
 
 def _permuted(view: NodeView) -> None:
     dims = view.argument("dims")
+    rank = view.rank("x") or view.rank("out")
+    if rank is not None and rank != len(dims) + 1:
+        view.refuse(f"dims is {list(dims)}, but x has {rank - 1} axes after the batch", "E_ARGUMENT")
     view.set_rank("x", len(dims) + 1)
     view.set_rank("out", len(dims) + 1)
     for axis, source in enumerate(dims, start=1):
@@ -140,7 +158,33 @@ def _reduced(view: NodeView) -> None:
             view.equal_sizes((("x", axis), ("out", axis - (axis > dim and not keep))))
 
 
-def _reduction(alias: str, summary: str, documentation: str) -> Operator:
+def _mean(name: str, node: NodeShapes) -> Mean:
+    return Mean(name, MeanConfig(dim=node.arguments["dim"], keepdim=node.arguments["keepdim"]))
+
+
+def _sum(name: str, node: NodeShapes) -> Sum:
+    return Sum(name, SumConfig(dim=node.arguments["dim"], keepdim=node.arguments["keepdim"]))
+
+
+def _reshape(name: str, node: NodeShapes) -> Reshape:
+    return Reshape(name, ReshapeConfig(dims=node.arguments["shape"]))
+
+
+def _transpose(name: str, node: NodeShapes) -> Transpose:
+    return Transpose(name, TransposeConfig(dim0=node.arguments["dim0"], dim1=node.arguments["dim1"]))
+
+
+def _permute(name: str, node: NodeShapes) -> Permute:
+    return Permute(name, PermuteConfig(axes=node.arguments["dims"]))
+
+
+def _pad(name: str, node: NodeShapes) -> Pad:
+    padding = node.arguments["padding"]
+    pairs = tuple(zip(padding[::2], padding[1::2], strict=True))
+    return Pad(name, PadConfig(pairs=pairs, mode=node.arguments["mode"], value=node.arguments["value"]))
+
+
+def _reduction(alias: str, summary: str, documentation: str, component: ComponentFactory) -> Operator:
     return Operator(
         alias=alias,
         identity=f"{alias}@1",
@@ -159,6 +203,7 @@ def _reduction(alias: str, summary: str, documentation: str) -> Operator:
             ),
         ),
         relation=_reduced,
+        component=component,
         examples=(Example(source=f"linear(8)\n{alias}(1)", input_shape=("B", 6, 4), output_shape=("B", 8)),),
     )
 
@@ -175,6 +220,7 @@ RESHAPE = Operator(
     pattern="x -> out",
     arguments=(Argument(name="shape", type="ints", inferable=True, minimum=1, help="The first axes after the batch."),),
     relation=_reshaped,
+    component=_reshape,
     stores_shape="shape",
     examples=(
         Example(
@@ -194,6 +240,7 @@ FLATTEN = Operator(
     documentation="The order of the elements stays.",
     pattern="x[B, ...] -> out[B, F]",
     relation=_equal_counts,
+    component=lambda name, node: Flatten(name),
     examples=(Example(source="flatten()\nlinear()", input_shape=("B", 6, 8), output_shape=("B", 4)),),
 )
 
@@ -209,6 +256,7 @@ TRANSPOSE = Operator(
         Argument(name="dim1", type="int", minimum=1, maximum=3, help="The other."),
     ),
     relation=_swapped,
+    component=_transpose,
     examples=(Example(source="transpose(1, 2)\nlinear(4)", input_shape=("B", 6, 8), output_shape=("B", 8, 4)),),
 )
 
@@ -223,6 +271,7 @@ PERMUTE = Operator(
         Argument(name="dims", type="ints", minimum=1, maximum=3, help="All axes after the batch, in their new order."),
     ),
     relation=_permuted,
+    component=_permute,
     validate=_is_a_permutation,
     examples=(Example(source="permute(2, 1)\nlinear(4)", input_shape=("B", 6, 8), output_shape=("B", 8, 4)),),
 )
@@ -250,11 +299,12 @@ PAD = Operator(
         ),
     ),
     relation=_padded,
+    component=_pad,
     validate=_is_padding,
     examples=(Example(source="pad(0, 0, 1, 2)\nlinear(8)", input_shape=("B", 6, 8), output_shape=("B", 9, 8)),),
 )
 
-MEAN = _reduction("mean", "The mean along an axis.", "The axis is gone, or has size 1 with `keepdim`.")
-SUM = _reduction("sum", "The sum along an axis.", "The axis is gone, or has size 1 with `keepdim`.")
+MEAN = _reduction("mean", "The mean along an axis.", "The axis is gone, or has size 1 with `keepdim`.", _mean)
+SUM = _reduction("sum", "The sum along an axis.", "The axis is gone, or has size 1 with `keepdim`.", _sum)
 
 OPERATORS = (SPLIT, CHUNK, CONCAT, RESHAPE, FLATTEN, TRANSPOSE, PERMUTE, PAD, MEAN, SUM)

@@ -5,14 +5,22 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from mila.network_language.arguments import Argument
-from mila.network_language.operator import Example, NodeShapes, Operator, Shape
-from mila.network_language.operators.parameters import (
-    attention_parameters,
-    feed_forward_parameters,
-    linear_parameters,
-    norm_parameters,
+from mila.components import (
+    CrossAttention,
+    CrossAttentionConfig,
+    FeedForward,
+    FeedForwardConfig,
+    GatedFeedForward,
+    GatedFeedForwardConfig,
+    MixtureOfExperts,
+    MixtureOfExpertsConfig,
+    SelfAttention,
+    SelfAttentionConfig,
+    TransformerBlock,
+    TransformerBlockConfig,
 )
+from mila.network_language.arguments import Argument
+from mila.network_language.operator import Example, NodeShapes, Operator
 from mila.network_language.operators.ranks import divisible_by_heads, two_or_three_axes
 from mila.network_language.relations import NodeView
 
@@ -46,44 +54,74 @@ _ACTIVATION = Argument(
 )
 
 
-def _attention(node: NodeShapes) -> Mapping[str, Shape]:
-    return attention_parameters("", node.width, node.width, node.arguments["bias"])
+def _attention(name: str, node: NodeShapes) -> SelfAttention:
+    arguments = node.arguments
+    config = SelfAttentionConfig(
+        embedding_dim=node.width,
+        num_heads=arguments["heads"],
+        causal=arguments["causal"],
+        dropout=arguments["dropout"],
+        bias=arguments["bias"],
+        rope=arguments["rope"],
+    )
+    return SelfAttention(name, config)
 
 
-def _cross_attention(node: NodeShapes) -> Mapping[str, Shape]:
-    return attention_parameters("", node.width, int(node.inputs["context"][-1]), node.arguments["bias"])
+def _cross_attention(name: str, node: NodeShapes) -> CrossAttention:
+    config = CrossAttentionConfig(
+        embedding_dim=node.width,
+        num_heads=node.arguments["heads"],
+        context_dim=int(node.inputs["context"][-1]),
+        bias=node.arguments["bias"],
+        dropout=node.arguments["dropout"],
+    )
+    return CrossAttention(name, config)
 
 
-def _feed_forward(node: NodeShapes) -> Mapping[str, Shape]:
-    return feed_forward_parameters("", node.width, node.arguments["hidden"], node.arguments["bias"])
+def _feed_forward(name: str, node: NodeShapes) -> FeedForward:
+    arguments = node.arguments
+    config = FeedForwardConfig(
+        embedding_dim=node.width,
+        hidden_dim=arguments["hidden"],
+        activation=arguments["activation"],
+        dropout=arguments["dropout"],
+        bias=arguments["bias"],
+    )
+    return FeedForward(name, config)
 
 
-def _swiglu(node: NodeShapes) -> Mapping[str, Shape]:
-    width, hidden, bias = node.width, node.arguments["hidden"], node.arguments["bias"]
-    return {
-        **linear_parameters("gate.", width, hidden, bias),
-        **linear_parameters("up.", width, hidden, bias),
-        **linear_parameters("down.", hidden, width, bias),
-    }
+def _swiglu(name: str, node: NodeShapes) -> GatedFeedForward:
+    hidden, bias = node.arguments["hidden"], node.arguments["bias"]
+    return GatedFeedForward(name, GatedFeedForwardConfig(embedding_dim=node.width, hidden_dim=hidden, bias=bias))
 
 
-def _moe(node: NodeShapes) -> Mapping[str, Shape]:
-    parameters = linear_parameters("router.", node.width, node.arguments["experts"], bias=False)
-    for expert in range(node.arguments["experts"]):
-        parameters |= feed_forward_parameters(f"experts.{expert}.", node.width, node.arguments["hidden"], bias=True)
-    return parameters
+def _moe(name: str, node: NodeShapes) -> MixtureOfExperts:
+    arguments = node.arguments
+    config = MixtureOfExpertsConfig(
+        embedding_dim=node.width,
+        hidden_dim=arguments["hidden"],
+        num_experts=arguments["experts"],
+        top_k=arguments["top_k"],
+        activation=arguments["activation"],
+    )
+    return MixtureOfExperts(name, config)
 
 
-def _block(node: NodeShapes) -> Mapping[str, Shape]:
-    width, shift = node.width, node.arguments["norm"] == "layer_norm"
-    gammas: dict[str, Shape] = {"gamma1": (width,), "gamma2": (width,)} if node.arguments["layer_scale"] else {}
-    return {
-        **gammas,
-        **norm_parameters("norm1.", width, shift),
-        **attention_parameters("attn.", width, width, bias=True),
-        **norm_parameters("norm2.", width, shift),
-        **feed_forward_parameters("ffn.", width, node.arguments["mlp_ratio"] * width, bias=True),
-    }
+def _block(name: str, node: NodeShapes) -> TransformerBlock:
+    arguments = node.arguments
+    config = TransformerBlockConfig(
+        embedding_dim=node.width,
+        num_heads=arguments["heads"],
+        hidden_dim=arguments["mlp_ratio"] * node.width,
+        activation=arguments["activation"],
+        norm=arguments["norm"],
+        causal=arguments["causal"],
+        dropout=arguments["dropout"],
+        layer_scale=arguments["layer_scale"],
+        layer_scale_init=arguments["layer_scale_init"],
+        epsilon=arguments["eps"],
+    )
+    return TransformerBlock(name, config)
 
 
 def _attention_widths(view: NodeView) -> None:
@@ -116,7 +154,7 @@ ATTENTION = Operator(
         _BIAS,
         Argument(name="rope", type="bool", default=False, positional=False, help="Whether positions are rotations."),
     ),
-    parameters=_attention,
+    component=_attention,
     relation=_attention_widths,
     examples=(Example(source="attention(4)", input_shape=("B", 8, 32), output_shape=("B", 8, 32)),),
 )
@@ -129,7 +167,7 @@ CROSS_ATTENTION = Operator(
     documentation="As `attention`, with keys and values projected from `context`, whose length and width may differ.",
     pattern="x[B, T, D], context[B, S, C] -> out[B, T, D]",
     arguments=(_HEADS, _BIAS, _DROPOUT),
-    parameters=_cross_attention,
+    component=_cross_attention,
     relation=divisible_by_heads,
     examples=(
         Example(
@@ -148,7 +186,7 @@ FEED_FORWARD = Operator(
     documentation="`out = down(dropout(activation(up(x))))`.",
     pattern="x[B, ..., D] -> out[B, ..., D]",
     arguments=(_HIDDEN, _ACTIVATION, _DROPOUT, _BIAS),
-    parameters=_feed_forward,
+    component=_feed_forward,
     relation=two_or_three_axes,
     examples=(Example(source="feed_forward(64)", input_shape=("B", 6, 16), output_shape=("B", 6, 16)),),
 )
@@ -166,7 +204,7 @@ SWIGLU = Operator(
             name="bias", type="bool", default=False, positional=False, help="Whether the projections have biases."
         ),
     ),
-    parameters=_swiglu,
+    component=_swiglu,
     relation=two_or_three_axes,
     examples=(Example(source="swiglu(64)", input_shape=("B", 6, 16), output_shape=("B", 6, 16)),),
 )
@@ -187,7 +225,7 @@ MOE = Operator(
         Argument(name="top_k", type="int", default=2, minimum=1, positional=False, help="Experts that a token uses."),
         _ACTIVATION,
     ),
-    parameters=_moe,
+    component=_moe,
     validate=_top_k_of_the_experts,
     examples=(Example(source="moe(4, 32)", input_shape=("B", 6, 16), output_shape=("B", 6, 16)),),
 )
@@ -228,7 +266,12 @@ TRANSFORMER_BLOCK = Operator(
             name="layer_scale", type="bool", default=False, positional=False, help="Whether the gammas are learned."
         ),
         Argument(
-            name="layer_scale_init", type="float", default=1e-5, positional=False, help="What the gammas start from."
+            name="layer_scale_init",
+            type="float",
+            default=1e-5,
+            minimum=0,
+            positional=False,
+            help="What the gammas start from.",
         ),
         Argument(
             name="eps",
@@ -239,7 +282,7 @@ TRANSFORMER_BLOCK = Operator(
             help="Added to the variance by the norms.",
         ),
     ),
-    parameters=_block,
+    component=_block,
     relation=divisible_by_heads,
     examples=(
         Example(
