@@ -3,12 +3,13 @@
 Construct a network (nothing is allocated), ask what a build would take, build it once, and run in exactly those bytes.
 
 Names are loaded when they are first asked for: the command line has to set what NumPy's libraries read when they are
-loaded, and it is a part of this package.
+loaded, and it is a part of this package. For the same reason this file imports nothing itself: until the command line
+is there, Ctrl-C ends in a traceback.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from __future__ import annotations
 
+TYPE_CHECKING = False
 if TYPE_CHECKING:
     from mila.core import BuildContext as BuildContext
     from mila.core import Component as Component
@@ -72,9 +73,11 @@ _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 __all__ = [*_HOME_OF]  # noqa: PLE0604
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> object:
     if name not in _HOME_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
     return value
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 
 import pytest
@@ -24,6 +25,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         for marker, reason in missing.items():
             if reason is not None and item.get_closest_marker(marker):
                 item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def pytest_collection_finish() -> None:
+    """Keep what was collected out of later garbage collections: with this many tests each would take half a second."""
+    gc.freeze()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Compare with PyTorch on one thread of its own: more would spin after each call, on cores that others need."""
+    if item.get_closest_marker("parity") and missing_torch() is None:
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def needs_gpu(item: pytest.Item) -> bool:

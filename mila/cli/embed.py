@@ -14,7 +14,6 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-import mila
 from mila.cli import text_options as options
 from mila.cli.display import loading_progress, print_json, print_note, print_text, without_controls
 from mila.cli.failures import USAGE, leave, reports_errors
@@ -23,7 +22,7 @@ from mila.errors import CheckpointError, ConfigurationError, DataError
 from mila.generation.text import TextTokenizer
 from mila.generation.wording import counted
 from mila.kernels.signatures import Array
-from mila.models import ClipTextEncoder, read_clip_text_folder
+from mila.models import ClipTextEncoder, ClipTextFolder, read_clip_text_folder
 from mila.models.clip_embedding import EncodedText, TextEmbeddings, embed_texts, encode_text
 from mila.serialization import save_tensors, write_file_atomically
 
@@ -31,6 +30,12 @@ _STANDARD_INPUT = "-"
 _ENDINGS = (".npy", ".safetensors")
 #: Of a text, of a vector, and of a matrix, what a table shows at most.
 _CHARACTERS, _VALUES, _ROWS = 48, 4, 12
+#: Texts whose similarities a document, and a file, has at most: 65,536 numbers, and 256 MiB.
+_COMPARED_IN_JSON, _COMPARED_IN_FILE = 256, 8192
+_UNCOMPARED = (
+    f"no similarities: JSON has those of at most {_COMPARED_IN_JSON} texts, a .safetensors file of at most "
+    f"{_COMPARED_IN_FILE:,}"
+)
 _WIDTH = 160
 
 
@@ -39,12 +44,17 @@ def embed(
     folder: options.Folder,
     texts: Annotated[
         list[str] | None,
-        typer.Argument(help="Texts; - or none takes them from standard input, one a line.", show_default=False),
+        typer.Argument(
+            help="Texts; - or none takes them from standard input, one a line. One that begins with - goes after --.",
+            show_default=False,
+        ),
     ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
-            help="Write the embeddings to this .npy or .safetensors file, one row a text.", show_default=False
+            help="Write the embeddings to this .npy or .safetensors file, one row a text; the latter takes the "
+            "similarities too.",
+            show_default=False,
         ),
     ] = None,
     raw: Annotated[bool, typer.Option("--raw", help="Embeddings as computed, not of length 1.")] = False,
@@ -62,21 +72,23 @@ def embed(
     found = read_clip_text_folder(folder, ignore_fields=ignore_fields or [])
     tokenizer = TextTokenizer.from_folder(folder)
     lines = _read_texts(texts)
-    encoded = [encode_text(tokenizer, line, found.config) for line in lines]
+    encoded = [encode_text(tokenizer, line, found.config, f"text {number}") for number, line in enumerate(lines, 1)]
     if not as_json:
         _note_truncated(encoded, found.config.max_seq_len)
-    encoder = _load(folder, encoded, batch_size, threads=threads, ignore_fields=ignore_fields or [], quiet=as_json)
+    encoder = _load(found, encoded, batch_size, threads=threads, quiet=as_json)
     with loading_progress(quiet=as_json, what="embedding") as draw:
         made = embed_texts(encoder, encoded, pad_token_id=found.pad_token_id, on_progress=draw)
     vectors = made.vectors if raw else made.normalized
-    if output is not None:
-        _write(output, vectors)
+    saved = () if output is None else _write(output, vectors, made)
     if as_json:
-        print_json(_document(folder, encoder, encoded, made, vectors, output=output, raw=raw))
+        print_json(_document(found, encoder, encoded, made, vectors, output=output, saved=saved, raw=raw))
         return
     print_text(_tables(lines, encoded, made, vectors))
     if output is not None:
-        print_note(f"{output}: {counted(len(vectors), 'embedding')} of {vectors.shape[1]} values")
+        also = " and their similarities" if "similarities" in saved else ""
+        print_note(f"{output}: {counted(len(vectors), 'embedding')} of {vectors.shape[1]} values{also}")
+        if not also and output.suffix == ".safetensors":
+            print_note(f"note: {_UNCOMPARED}")
 
 
 def _check_output(output: Path | None) -> None:
@@ -113,25 +125,16 @@ def _note_truncated(encoded: list[EncodedText], limit: int) -> None:
 
 
 def _load(
-    folder: Path,
-    encoded: list[EncodedText],
-    batch_size: int,
-    *,
-    threads: int | None,
-    ignore_fields: list[str],
-    quiet: bool,
+    found: ClipTextFolder, encoded: list[EncodedText], batch_size: int, *, threads: int | None, quiet: bool
 ) -> ClipTextEncoder:
     """The encoder, built for the longest text and no more of them than there are."""
     with loading_progress(quiet=quiet) as draw:
-        encoder: Any = mila.from_pretrained(
-            folder,
-            context_length=max(len(text.ids) for text in encoded),
+        encoder = found.load(
+            length=max(len(text.ids) for text in encoded),
             batch_size=min(batch_size, len(encoded)),
             device=ExecutionContext("cpu", threads=threads),
-            ignore_fields=ignore_fields,
             on_progress=draw,
         )
-    assert isinstance(encoder, ClipTextEncoder)
     if not quiet:
         for note in _notes(encoder):
             print_note(f"note: {note}")
@@ -142,30 +145,40 @@ def _notes(encoder: ClipTextEncoder) -> tuple[str, ...]:
     return () if encoder.pretrained is None else encoder.pretrained.report.notes
 
 
-def _write(output: Path, vectors: Array) -> None:
-    """The whole file or, where that fails, what was there before."""
+def _write(output: Path, vectors: Array, made: TextEmbeddings) -> tuple[str, ...]:
+    """Write the whole file or, where that fails, leave what was there before; return what it has."""
+    tensors = {"embeddings": vectors}
     if output.suffix == ".npy":
         write_file_atomically(output, lambda file: np.save(file, vectors, allow_pickle=False))
     else:
-        save_tensors(output, {"embeddings": vectors})
+        if len(vectors) <= _COMPARED_IN_FILE:
+            tensors["similarities"] = made.similarities()
+        save_tensors(output, tensors)
+    return tuple(tensors)
 
 
 def _document(
-    folder: Path,
+    found: ClipTextFolder,
     encoder: ClipTextEncoder,
     encoded: list[EncodedText],
     made: TextEmbeddings,
     vectors: Array,
     *,
     output: Path | None,
+    saved: tuple[str, ...],
     raw: bool,
 ) -> dict[str, Any]:
     """All of it for machines; the numbers themselves where no file has them."""
-    numbers: dict[str, Any] = {"output": str(output)}
-    if output is None:
-        numbers = {"embeddings": vectors.tolist(), "similarities": made.similarities().tolist()}
+    numbers: dict[str, Any] = {} if output is None else {"output": str(output)}
+    notes = list(_notes(encoder))
+    if "embeddings" not in saved:
+        numbers["embeddings"] = vectors.tolist()
+    if "similarities" not in saved and len(vectors) <= _COMPARED_IN_JSON:
+        numbers["similarities"] = made.similarities().tolist()
+    elif "similarities" not in saved:
+        notes.append(_UNCOMPARED)
     return {
-        "model": str(folder),
+        "model": str(found.path),
         "is_projected": encoder.text_config.projection_dim is not None,
         "is_normalized": not raw,
         "dimension": vectors.shape[1],
@@ -173,7 +186,7 @@ def _document(
         "is_truncated": [text.is_truncated for text in encoded],
         "norms": made.norms.tolist(),
         **numbers,
-        "notes": list(_notes(encoder)),
+        "notes": notes,
     }
 
 
@@ -197,7 +210,7 @@ def _tables(lines: list[str], encoded: list[EncodedText], made: TextEmbeddings, 
     if len(vectors) > 1:
         console.print(cosines)
     if len(vectors) > _ROWS:
-        console.print(f"the first {_ROWS} texts; --json and --output have all", markup=False, highlight=False)
+        console.print(f"the first {_ROWS} texts; a .safetensors file has more", markup=False, highlight=False)
     return "\n".join(row.rstrip() for row in page.getvalue().splitlines() if row.strip()) + "\n"
 
 

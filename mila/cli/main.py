@@ -11,7 +11,10 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from types import FrameType
+
+TYPE_CHECKING = False  # the module typing takes longer than all this one
+if TYPE_CHECKING:
+    from types import FrameType
 
 _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 #: For commands that write text: about half a millisecond; and for all others, the least there is.
@@ -27,8 +30,8 @@ def main() -> None:
     interrupt = signal.signal(signal.SIGINT, _leave)
     from mila.cli.app import app  # loads NumPy
 
-    signal.signal(signal.SIGINT, interrupt)
     try:
+        signal.signal(signal.SIGINT, interrupt)
         app(prog_name="mila")
     except KeyboardInterrupt:  # before a command could take care of it
         sys.exit(_INTERRUPTED)

@@ -22,6 +22,10 @@ from mila.network_language import BUILT_IN, DefinedNetwork, ResolvedNetwork
 from mila.network_language.catalogue import operator_section
 from mila.network_language.drawing import draw
 from mila.network_language.shapes import rows_of
+from mila.serialization import filesystem, write_file_atomically
+
+#: Bytes at the start of a file that tell whether it is a drawing.
+_SVG_START = 4096
 
 
 class Mode(StrEnum):
@@ -55,7 +59,7 @@ def network(
         int | None, typer.Option(min=1, help="Rows that memory is planned for; by default 1, or the contract's.")
     ] = None,
     mode: Annotated[Mode, typer.Option(help="What memory is planned for.")] = Mode.INFERENCE,
-    svg: Annotated[Path | None, typer.Option(help="Draw the network into this file.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw the network into this file, which ends in .svg.")] = None,
     graph: Annotated[bool, typer.Option("--graph", help="Print where every input of every node comes from.")] = False,
     list_operators: Annotated[bool, typer.Option("--list", help="Print the operators instead.")] = False,
     operator: Annotated[str | None, typer.Option(help="Print what there is to know of an operator instead.")] = None,
@@ -71,10 +75,13 @@ def network(
     if file is None:
         _show_operators(operator, as_json)
         return
-    definition = text.Definition(str(file), "")
+    _check_svg(svg, file)
+    definition = text.Definition.empty(file)
     try:
         definition = text.Definition.read(file)
         contracts = definition.contracts(inputs or [], outputs or [], dtype, input_dtypes or [])
+        for note in definition.notes(dtype, input_dtypes or []):
+            print_note(f"note: {note}")
         _show_network(definition.resolve(contracts), batch, mode, svg, graph=graph, as_json=as_json)
     except NetworkError as error:
         if as_json:
@@ -85,6 +92,27 @@ def network(
         if excerpt:
             print_note(excerpt)
         raise failure from error
+
+
+def _check_svg(svg: Path | None, file: Path) -> None:
+    """Refuse before anything is read a drawing that would replace something else than a drawing.
+
+    Raises:
+        ConfigurationError: a name without the ending, the definition itself, or a file that is no SVG.
+    """
+    if svg is None:
+        return
+    if svg.suffix != ".svg":
+        hint = "; standard output has the table" if str(svg) == text.STANDARD_INPUT else ""
+        raise ConfigurationError(f"--svg: expected a file that ends in .svg, got {svg.name!r}{hint}")
+    if not svg.is_file():
+        return
+    if file.exists() and svg.samefile(file):
+        raise ConfigurationError(f"--svg: expected another file than the definition, got {svg}")
+    with svg.open("rb") as stream:
+        start = stream.read(_SVG_START).lstrip(b"\xef\xbb\xbf \t\r\n")
+    if start and not (start.startswith(b"<") and b"<svg" in start):
+        raise ConfigurationError(f"--svg: expected a free name or an SVG to replace, got {svg}, which is no SVG")
 
 
 def _show_operators(name: str | None, as_json: bool) -> None:
@@ -113,7 +141,8 @@ def _show_network(
         if graph:
             print_text(f"\n{resolved.network_table()}\n")
     if svg is not None:
-        svg.write_text(draw(resolved), "utf-8")
+        drawing = draw(resolved).encode()
+        write_file_atomically(svg, lambda file: filesystem.write(file, drawing))
     built = DefinedNetwork("network", resolved=resolved, device="cpu")
     plan, available = _plan(built, rows, mode), built.get_execution_context().available_bytes()
     if as_json:

@@ -15,7 +15,7 @@ from mila.errors import ConfigurationError, DataError, NetworkError
 from mila.network_language import BUILT_IN, Argument, Operator, ResolvedNetwork, resolve
 from mila.network_language.capture import Capture
 from mila.network_language.catalogue import call_form
-from mila.network_language.contract_text import ContractKey, contract_comments, read_input_dtype, read_shapes
+from mila.network_language.contract_text import ContractKey, contract_comments, near_miss, read_input_dtype, read_shapes
 from mila.network_language.contracts import contract_names
 from mila.network_language.limits import LARGEST_SOURCE_BYTES
 from mila.network_language.resolved import ExternalTensor, ResolvedNode
@@ -39,6 +39,11 @@ class Definition:
     source: str
 
     @classmethod
+    def empty(cls, file: Path) -> Definition:
+        """Return one without text, with the name that messages have for a file."""
+        return cls("standard input" if str(file) == STANDARD_INPUT else str(file), "")
+
+    @classmethod
     def read(cls, file: Path) -> Definition:
         """Read a file, or standard input for ``-``.
 
@@ -46,7 +51,7 @@ class Definition:
             DataError: it is not UTF-8.
             NetworkError: ``E_RESOURCE``: it is longer than a definition may be.
         """
-        name = "standard input" if str(file) == STANDARD_INPUT else str(file)
+        name = cls.empty(file).name
         if str(file) == STANDARD_INPUT:
             data = sys.stdin.buffer.read(LARGEST_SOURCE_BYTES + 1)
         else:
@@ -60,6 +65,15 @@ class Definition:
             found = error.object[error.start]
             raise DataError(f"{name}: expected UTF-8, got byte 0x{found:02x} at {error.start}") from None
 
+    def notes(self, dtype: str | None, input_dtypes: Sequence[str]) -> list[str]:
+        """Return which comments were probably meant as dtypes, where nothing else says those."""
+        notes = []
+        asked: tuple[tuple[ContractKey, bool], ...] = (("dtype", dtype is None), ("input_dtype", not input_dtypes))
+        for key, is_open in asked:
+            found = near_miss(self.source, key) if is_open and not _Texts.of(self, key, []).texts else None
+            notes += [found] if found else []
+        return notes
+
     def contracts(
         self, inputs: Sequence[str], outputs: Sequence[str], dtype: str | None, input_dtypes: Sequence[str]
     ) -> dict[str, Any]:
@@ -70,11 +84,13 @@ class Definition:
             NetworkError: ``E_SCHEMA``: a comment that is no contract.
         """
         shapes: dict[str, ShapeContract] = {}
-        for key, given in (("input", inputs), ("output", outputs)):
-            texts = _Texts.of(self, "input" if key == "input" else "output", given)
+        sides: tuple[tuple[ContractKey, Sequence[str]], ...] = (("input", inputs), ("output", outputs))
+        for key, given in sides:
+            texts = _Texts.of(self, key, given)
             if not texts.texts:
-                message = f"--{key} B,6, or a comment at the top such as # {key}: B, 6"
-                raise ConfigurationError(f"{self.name}: the {key} contract is missing: {message}")
+                found = near_miss(self.source, key)
+                advice = f"--{key} B,6, or a comment at the top such as # {key}: B, 6{f'; {found}' if found else ''}"
+                raise ConfigurationError(f"{self.name}: the {key} contract is missing: {advice}")
             shapes[f"{key}_shape"] = read_shapes(texts.texts, texts.refuse)
         dtypes = _Texts.of(self, "dtype", [] if dtype is None else [dtype])
         if len(dtypes.texts) > 1:

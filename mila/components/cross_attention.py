@@ -2,37 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mila.components.context_attention import ContextAttention, ContextAttentionConfig
-from mila.components.linear import Linear, LinearConfig
-from mila.core import ComponentType, CompositeComponent, Graph, ParameterizedConfig, Port, Reference
+from mila.components.heads import HeadsConfig
+from mila.components.linear import projection
+from mila.core import ComponentType, CompositeComponent, Graph, Port, Reference
 
 
-class CrossAttentionConfig(ParameterizedConfig):
-    """Config of :class:`CrossAttention`.
+class CrossAttentionConfig(HeadsConfig):
+    """Config of :class:`CrossAttention`, whose width and heads are those of :class:`HeadsConfig`.
 
     Attributes:
-        embedding_dim: width C of the sequence, and of the heads together.
-        num_heads: heads, a divisor of C.
         context_dim: width of the context; C by default.
         bias: whether the projections have biases.
         dropout: probability, on the attention's weights.
     """
 
-    embedding_dim: int = Field(gt=0)
-    num_heads: int = Field(gt=0)
     context_dim: int | None = Field(default=None, gt=0)
     bias: bool = True
     dropout: float = Field(default=0.0, ge=0, lt=1)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.embedding_dim % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} must divide embedding_dim {self.embedding_dim}")
-        return self
 
 
 class CrossAttention(CompositeComponent[CrossAttentionConfig]):
@@ -50,23 +39,12 @@ class CrossAttention(CompositeComponent[CrossAttentionConfig]):
     def compose(self, graph: Graph, *inputs: Reference) -> Reference:
         """X (B, T, C) and context (B, S, context_dim) to (B, T, C)."""
         (x, context), config = inputs, self.config
-        width, heads = config.embedding_dim, config.num_heads
-        attention = ContextAttentionConfig(num_heads=heads, head_dim=width // heads, probability=config.dropout)
-        queries = graph.add(self._projection("q_proj", width), x)
-        keys = graph.add(self._projection("k_proj", config.context_dim or width), context)
-        values = graph.add(self._projection("v_proj", config.context_dim or width), context)
-        h = graph.add(ContextAttention("attention", attention), queries, keys, values)
-        return graph.add(self._projection("o_proj", width), h)
-
-    def _projection(self, name: str, in_features: int) -> Linear:
-        config = self.config
-        return Linear(
-            name,
-            LinearConfig(
-                in_features=in_features,
-                out_features=config.embedding_dim,
-                bias=config.bias,
-                initialization="fan_in",
-                trainable=config.trainable,
-            ),
+        width, context_width = config.embedding_dim, config.context_dim or config.embedding_dim
+        attention = ContextAttentionConfig(
+            num_heads=config.num_heads, head_dim=config.head_dim, probability=config.dropout
         )
+        queries = graph.add(projection("q_proj", width, width, config), x)
+        keys = graph.add(projection("k_proj", context_width, width, config), context)
+        values = graph.add(projection("v_proj", context_width, width, config), context)
+        h = graph.add(ContextAttention("attention", attention), queries, keys, values)
+        return graph.add(projection("o_proj", width, width, config), h)

@@ -6,7 +6,7 @@ from pydantic import Field
 
 from mila.components.activation import Activation, ActivationConfig, ActivationKind
 from mila.components.dropout import Dropout, DropoutConfig
-from mila.components.linear import Linear, LinearConfig
+from mila.components.linear import projection
 from mila.core import ComponentType, CompositeComponent, Graph, ParameterizedConfig, Reference
 
 
@@ -37,16 +37,7 @@ class FeedForward(CompositeComponent[FeedForwardConfig]):
     def compose(self, graph: Graph, *inputs: Reference) -> Reference:
         """Project, activate, drop, project back."""
         config = self.config
-        h = graph.add(Linear("up", self._linear(config.embedding_dim, config.hidden_dim)), *inputs)
+        h = graph.add(projection("up", config.embedding_dim, config.hidden_dim, config), *inputs)
         h = graph.add(Activation("activation", ActivationConfig(kind=config.activation)), h)
         h = graph.add(Dropout("dropout", DropoutConfig(probability=config.dropout)), h)
-        return graph.add(Linear("down", self._linear(config.hidden_dim, config.embedding_dim)), h)
-
-    def _linear(self, in_features: int, out_features: int) -> LinearConfig:
-        return LinearConfig(
-            in_features=in_features,
-            out_features=out_features,
-            bias=self.config.bias,
-            initialization="fan_in",
-            trainable=self.config.trainable,
-        )
+        return graph.add(projection("down", config.hidden_dim, config.embedding_dim, config), h)

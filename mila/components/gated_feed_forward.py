@@ -5,7 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from mila.components.activation import Activation, ActivationConfig, ActivationKind
-from mila.components.linear import Linear, LinearConfig
+from mila.components.linear import projection
 from mila.components.multiply import Multiply
 from mila.core import ComponentType, CompositeComponent, Graph, ParameterizedConfig, Reference
 
@@ -35,17 +35,8 @@ class GatedFeedForward(CompositeComponent[GatedFeedForwardConfig]):
     def compose(self, graph: Graph, *inputs: Reference) -> Reference:
         """Project twice, gate, project back."""
         config = self.config
-        gate = graph.add(Linear("gate", self._linear(config.embedding_dim, config.hidden_dim)), *inputs)
-        value = graph.add(Linear("up", self._linear(config.embedding_dim, config.hidden_dim)), *inputs)
+        gate = graph.add(projection("gate", config.embedding_dim, config.hidden_dim, config), *inputs)
+        value = graph.add(projection("up", config.embedding_dim, config.hidden_dim, config), *inputs)
         gate = graph.add(Activation("activation", ActivationConfig(kind=config.gate_activation)), gate)
         h = graph.add(Multiply("product"), gate, value)
-        return graph.add(Linear("down", self._linear(config.hidden_dim, config.embedding_dim)), h)
-
-    def _linear(self, in_features: int, out_features: int) -> LinearConfig:
-        return LinearConfig(
-            in_features=in_features,
-            out_features=out_features,
-            bias=self.config.bias,
-            initialization="fan_in",
-            trainable=self.config.trainable,
-        )
+        return graph.add(projection("down", config.hidden_dim, config.embedding_dim, config), h)

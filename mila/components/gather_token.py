@@ -1,9 +1,11 @@
-"""One position per row: the one with the largest id, such as the end-of-text token of CLIP."""
+"""One position per row: that of the largest id, or of a certain one, such as the end-of-text token of CLIP."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from typing import ClassVar, Literal
+
+from pydantic import Field
 
 from mila.core import ComponentConfig, ComponentType, LeafContext, Port, Run
 from mila.core.component import Component
@@ -19,15 +21,18 @@ class GatherTokenConfig(ComponentConfig):
 
     Attributes:
         mode: how the position is chosen; ``argmax``: the first of the largest id.
+        token_id: the first position of this id instead, position 0 where there is none; an int64.
     """
 
     mode: Literal["argmax"] = "argmax"
+    token_id: int | None = Field(default=None, ge=-(1 << 63), lt=1 << 63)
 
 
 class GatherToken(Component[GatherTokenConfig]):
     """``output[b] = x[b, argmax(ids[b])]``: x (B, T, C) and ids (B, T), int32 or int64, to (B, C).
 
-    The first maximum wins. Ids are compared, never looked up: any value is allowed. They have no gradient.
+    The first maximum wins; with ``token_id`` the first position of that id, and the first of all where there is none.
+    Ids are compared, never looked up: any value is allowed. They have no gradient.
     """
 
     config_class = GatherTokenConfig
@@ -46,7 +51,7 @@ class GatherToken(Component[GatherTokenConfig]):
 
     @property
     def accepts_prefill_size(self) -> bool:
-        """The largest id is one of the whole sequence."""
+        """The position is one of the whole sequence."""
         return False
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
@@ -59,7 +64,7 @@ class GatherToken(Component[GatherTokenConfig]):
         """Copy one position per row."""
         x, ids = inputs
         result = self.view("output", (x.shape[0], x.shape[2]))
-        self.kernels.gather_token_forward(result, x, ids)
+        self.kernels.gather_token_forward(result, x, ids, self.config.token_id)
         return result
 
     def backward_step(
@@ -68,5 +73,5 @@ class GatherToken(Component[GatherTokenConfig]):
         """The gradient goes back to the positions that were chosen; the others have exactly 0."""
         (dy,), ids = gradients, inputs[1]
         dx = self.view("x.gradient", (*ids.shape, dy.shape[1]))
-        self.kernels.gather_token_backward(dx, dy, ids)
+        self.kernels.gather_token_backward(dx, dy, ids, self.config.token_id)
         return dx, None

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Self
-
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mila.components.activation import ActivationKind
 from mila.components.attention import Attention, AttentionConfig
 from mila.components.dropout import Dropout, DropoutConfig
+from mila.components.heads import HeadsConfig
 from mila.components.layer_norm import LayerNorm, LayerNormConfig
 from mila.components.linear import Linear, LinearConfig
 from mila.components.mlp import Mlp, MlpConfig
 from mila.components.residual import Residual
-from mila.core import ComponentType, CompositeComponent, Graph, ParameterizedConfig, Reference
+from mila.core import ComponentType, CompositeComponent, Graph, Reference
 
 
-class GptBlockConfig(ParameterizedConfig):
-    """Config of :class:`GptBlock`.
+class GptBlockConfig(HeadsConfig):
+    """Config of :class:`GptBlock`, whose width and heads are those of :class:`HeadsConfig`.
 
     Attributes:
-        embedding_dim: width C.
-        num_heads: attention heads, a divisor of C.
         hidden_dim: width of the feed-forward network; 4 C by default.
         bias: whether projections and norms have biases.
         activation: of the feed-forward network.
@@ -33,8 +30,6 @@ class GptBlockConfig(ParameterizedConfig):
         residual_initial_std: of the two projections that end a branch.
     """
 
-    embedding_dim: int = Field(gt=0)
-    num_heads: int = Field(gt=0)
     hidden_dim: int | None = Field(default=None, gt=0)
     bias: bool = True
     activation: ActivationKind = "gelu_tanh"
@@ -44,12 +39,6 @@ class GptBlockConfig(ParameterizedConfig):
     kv_cache: bool = False
     initial_std: float | None = Field(default=None, gt=0)
     residual_initial_std: float | None = Field(default=None, gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.embedding_dim % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} must divide embedding_dim {self.embedding_dim}")
-        return self
 
 
 class GptBlock(CompositeComponent[GptBlockConfig]):
@@ -71,7 +60,7 @@ class GptBlock(CompositeComponent[GptBlockConfig]):
         attention = AttentionConfig(
             num_heads=config.num_heads,
             num_kv_heads=config.num_heads,
-            head_dim=width // config.num_heads,
+            head_dim=config.head_dim,
             scale=config.attention_scale,
             kv_cache=config.kv_cache,
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import ClassVar
 
 from pydantic import Field
 
@@ -38,7 +37,6 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
     config_class = LearnedPositionEncodingConfig
     component_type = ComponentType.LEARNED_POSITION_ENCODING
     is_per_position = True
-    stored_parameters: ClassVar[tuple[str, ...]] = ("wpe",)
     required_kernels = ("position_forward", "position_backward", "copy")
 
     def parameters(self) -> Iterator[Declaration]:
@@ -46,6 +44,10 @@ class LearnedPositionEncoding(Component[LearnedPositionEncodingConfig]):
         shape = (self.config.max_seq_len, self.config.embedding_dim)
         deviation = self.config.initial_std or self.config.embedding_dim**-0.5
         yield parameter("wpe", shape, self.dtype, normal(deviation), trainable=self.config.trainable)
+
+    def takes_stored(self, parameter: str) -> bool:
+        """The table."""
+        return parameter == "wpe"
 
     def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
         """(B, T, C) to itself, T within the table."""

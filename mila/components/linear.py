@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Protocol, Self
 
 from pydantic import Field, model_validator
 
@@ -82,8 +82,6 @@ class Linear(Component[LinearConfig]):
     component_type = ComponentType.LINEAR
     reads: ClassVar[tuple[str, ...]] = ("input",)
     is_per_position = True
-    stored_parameters: ClassVar[tuple[str, ...]] = ("weight",)
-    stored_gradients: ClassVar[tuple[str, ...]] = ("weight",)
     required_kernels = (
         "linear_forward",
         "linear_forward_narrow",
@@ -124,6 +122,14 @@ class Linear(Component[LinearConfig]):
         if config.bias:
             width = (config.out_features,)
             yield parameter("bias", width, self.dtype, config.initial_bias, trainable=config.trainable)
+
+    def takes_stored(self, parameter: str) -> bool:
+        """The weight."""
+        return parameter == "weight"
+
+    def adds_to_stored(self, parameter: str) -> bool:
+        """The weight."""
+        return parameter == "weight"
 
     def check_build(self, context: LeafContext) -> None:
         """A tied table must be in the same tree; an installed weight has no gradient."""
@@ -211,9 +217,9 @@ class Linear(Component[LinearConfig]):
         """
         if not self.config.shared_weight:
             raise ConfigurationError(f"{self.path}: install_shared_weight needs LinearConfig(shared_weight=True)")
-        table = check_array(f"{self.path}: the shared table", table, (self.dtype, FLOAT8_E4M3))
+        table = check_array(self.device, f"{self.path}: the shared table", table, (self.dtype, FLOAT8_E4M3))
         if scales is not None:
-            scales = check_array(f"{self.path}: the scales of the shared table", scales, (FLOAT32,))
+            scales = check_array(self.device, f"{self.path}: the scales of the shared table", scales, (FLOAT32,))
         expected = (self.config.out_features, self.config.in_features)
         if table.shape != expected or (scales is not None and scales.shape != expected[:1]):
             got = (table.shape, None if scales is None else scales.shape)
@@ -243,3 +249,27 @@ class Linear(Component[LinearConfig]):
 
     def _weight_gradient(self) -> ParameterGradient | None:
         return self.tied_to.parameter_gradient("wte") if self.tied_to is not None else self.parameter_gradient("weight")
+
+
+class ProjectionOptions(Protocol):
+    """What :func:`projection` asks of a config."""
+
+    @property
+    def bias(self) -> bool:
+        """Whether there is a bias."""
+
+    @property
+    def trainable(self) -> bool:
+        """Whether weight and bias are trained."""
+
+
+def projection(name: str, in_features: int, out_features: int, options: ProjectionOptions) -> Linear:
+    """A :class:`Linear` with the initial values of PyTorch's, for a component with a config of these ``options``."""
+    config = LinearConfig(
+        in_features=in_features,
+        out_features=out_features,
+        bias=options.bias,
+        initialization="fan_in",
+        trainable=options.trainable,
+    )
+    return Linear(name, config)

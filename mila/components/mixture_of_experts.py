@@ -64,7 +64,9 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
         "softmax_forward",
         "softmax_backward",
         "linear_forward",
+        "linear_forward_narrow",
         "linear_backward_input",
+        "linear_backward_input_narrow",
         "linear_backward_weight",
         "linear_backward_bias",
         "activation_forward",
@@ -87,6 +89,14 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
             ]
         for name, shape, fan_in in shapes:
             yield parameter(name, shape, self.dtype, uniform(1 / math.sqrt(fan_in)), trainable=config.trainable)
+
+    def takes_stored(self, parameter: str) -> bool:
+        """The weights: widened, those of all experts at once would be more than the network."""
+        return parameter.endswith(".weight")
+
+    def adds_to_stored(self, parameter: str) -> bool:
+        """The weights."""
+        return parameter.endswith(".weight")
 
     def output_shapes(self, context: LeafContext) -> tuple[Shape, ...]:
         """The input's shape."""
@@ -116,12 +126,15 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
 
     def _forward_workspace(self, context: LeafContext, rows: int) -> int:
         config, kernels = self.config, context.kernels
-        return max(
+        sizes = [
             kernels.top_k_forward_workspace(rows, config.num_experts),
             kernels.softmax_workspace((rows, config.top_k), -1),
             kernels.activation_forward_workspace(rows, config.hidden_dim),
             kernels.scatter_add_rows_workspace(rows, config.embedding_dim),
-        )
+        ]
+        if self.dtype != context.dtype:
+            sizes += [kernels.linear_forward_narrow_workspace(*shape) for shape in self._weight_shapes()]
+        return max(sizes)
 
     def _backward_workspace(self, context: LeafContext, rows: int) -> int:
         config, kernels = self.config, context.kernels
@@ -136,7 +149,14 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
                 sizes.append(kernels.linear_backward_bias_workspace(rows, *shape))
             else:
                 sizes.append(kernels.linear_backward_weight_workspace(rows, *shape))
+        if self.dtype != context.dtype:
+            shapes = self._weight_shapes()
+            sizes += [kernels.linear_forward_narrow_workspace(*shape) for shape in shapes]
+            sizes += [kernels.linear_backward_input_narrow_workspace(rows, *shape) for shape in shapes]
         return max(sizes)
+
+    def _weight_shapes(self) -> set[Shape]:
+        return {d.shape for d in self.declared_parameters() if len(d.shape) == 2}
 
     # ------------------------------------------------------------------ forward
 
@@ -145,31 +165,25 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
         (x,) = inputs
         result = self.view("output", x.shape)
         x = x.reshape(-1, self.config.embedding_dim)
-        kernels, count = self.kernels, x.shape[0]
+        kernels, scratch, count = self.kernels, self.workspace("forward_workspace"), x.shape[0]
         self._route(x)
         kernels.fill(result, 0.0)
         for expert, first, last in self._used_experts(count):
             slots = self.workspace("slots")[first:last]
             rows, hidden, activated = self._rows_of_expert(first, last)
             kernels.gather_rows(rows, x, slots, self.config.top_k)
-            kernels.linear_forward(hidden, rows, *self._projection(expert, "up"))
-            kernels.activation_forward(activated, None, hidden, self._function, self.workspace("forward_workspace"))
-            kernels.linear_forward(rows, activated, *self._projection(expert, "down"))
-            kernels.scatter_add_rows(
-                result.reshape(x.shape),
-                rows,
-                self._per_slot("weights", count),
-                slots,
-                self.config.top_k,
-                self.workspace("forward_workspace"),
-            )
+            self._project(hidden, rows, f"experts.{expert}.up", scratch)
+            kernels.activation_forward(activated, None, hidden, self._function, scratch)
+            self._project(rows, activated, f"experts.{expert}.down", scratch)
+            weights = self._per_slot("weights", count)
+            kernels.scatter_add_rows(result.reshape(x.shape), rows, weights, slots, self.config.top_k, scratch)
         return result
 
     def _route(self, x: Array) -> None:
         """Leave each row's experts, and their weights."""
         scores = self.view("scores", (x.shape[0], self.config.num_experts))
         weights, scratch = self._per_slot("weights", x.shape[0]), self.workspace("forward_workspace")
-        self.kernels.linear_forward(scores, x, self.parameter_array("router.weight"), None)
+        self._project(scores, x, "router", scratch)
         self.kernels.top_k_forward(weights, self._per_slot("experts", x.shape[0]), scores, scratch)
         self.kernels.softmax_forward(weights, weights, -1, scratch)
 
@@ -213,7 +227,7 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
         rows, hidden, activated = self._rows_of_expert(first, last)
         derivative = self.view("derivative", hidden.shape)
         kernels.activation_forward(activated, derivative, hidden, self._function, scratch)
-        kernels.linear_forward(rows, activated, *self._projection(expert, "down"))
+        self._project(rows, activated, f"experts.{expert}.down", scratch)
         kernels.scatter_add_rows_backward(
             rows,
             self._per_slot("weights_gradient", count),
@@ -225,11 +239,11 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
         )
         self._parameters_backward(f"experts.{expert}.down", rows, activated)
         hidden_gradient = activated
-        kernels.linear_backward_input(hidden_gradient, rows, self._projection(expert, "down")[0])
+        self._input_backward(hidden_gradient, rows, f"experts.{expert}.down")
         kernels.activation_backward(hidden_gradient, hidden_gradient, derivative)
         kernels.gather_rows(rows, x, slots, self.config.top_k)
         self._parameters_backward(f"experts.{expert}.up", hidden_gradient, rows)
-        kernels.linear_backward_input(rows, hidden_gradient, self._projection(expert, "up")[0])
+        self._input_backward(rows, hidden_gradient, f"experts.{expert}.up")
         kernels.scatter_add_rows(dx, rows, None, slots, self.config.top_k, scratch)
 
     def _router_backward(self, x: Array, dx: Array) -> None:
@@ -242,8 +256,16 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
         kernels.top_k_backward(scores_gradient, weights_gradient, self._per_slot("experts", count))
         self._parameters_backward("router", scores_gradient, x)
         rows = self.view("rows", x.shape)
-        kernels.linear_backward_input(rows, scores_gradient, self.parameter_array("router.weight"))
+        self._input_backward(rows, scores_gradient, "router")
         kernels.add_in_place(dx, rows)
+
+    def _input_backward(self, dx: Array, dy: Array, name: str) -> None:
+        """``dx`` through a projection, with its weight as it is stored."""
+        weight = self.parameter_array(f"{name}.weight")
+        if weight.dtype == dx.dtype:
+            self.kernels.linear_backward_input(dx, dy, weight)
+        else:
+            self.kernels.linear_backward_input_narrow(dx, dy, weight, self.workspace())
 
     def _parameters_backward(self, name: str, dy: Array, x: Array) -> None:
         """Add to the gradients of a projection of ``x``, those of them that there are."""
@@ -255,16 +277,20 @@ class MixtureOfExperts(Component[MixtureOfExpertsConfig]):
             target, accumulate = bias.contribute()
             self.kernels.linear_backward_bias(target, dy, accumulate, self.workspace())
 
-    # ------------------------------------------------------------------ arrays
+    # ------------------------------------------------------------------ projections and arrays
 
     @property
     def _function(self) -> ActivationFunction:
         return ActivationFunction(self.config.activation)
 
-    def _projection(self, expert: int, name: str) -> tuple[Array, Array]:
-        """Weight and bias of ``up`` or ``down``."""
-        path = f"experts.{expert}.{name}"
-        return self.parameter_array(f"{path}.weight"), self.parameter_array(f"{path}.bias")
+    def _project(self, target: Array, x: Array, name: str, scratch: Array) -> None:
+        """A projection of ``x``, with its weight as it is stored; the router has no bias."""
+        weight = self.parameter_array(f"{name}.weight")
+        bias = None if name == "router" else self.parameter_array(f"{name}.bias")
+        if weight.dtype == x.dtype:
+            self.kernels.linear_forward(target, x, weight, bias)
+        else:
+            self.kernels.linear_forward_narrow(target, x, weight, None, bias, scratch)
 
     def _per_slot(self, name: str, count: int) -> Array:
         return self.view(name, (count, self.config.top_k))

@@ -7,17 +7,16 @@ from typing import Self
 from pydantic import Field, model_validator
 
 from mila.components.context_attention import ContextAttention, ContextAttentionConfig
-from mila.components.linear import Linear, LinearConfig
+from mila.components.heads import HeadsConfig
+from mila.components.linear import projection
 from mila.components.rope import Rope, RopeConfig
-from mila.core import ComponentType, CompositeComponent, Graph, ParameterizedConfig, Reference
+from mila.core import ComponentType, CompositeComponent, Graph, Reference
 
 
-class SelfAttentionConfig(ParameterizedConfig):
-    """Config of :class:`SelfAttention`.
+class SelfAttentionConfig(HeadsConfig):
+    """Config of :class:`SelfAttention`, whose width and heads are those of :class:`HeadsConfig`.
 
     Attributes:
-        embedding_dim: width C of the sequence, and of the heads together.
-        num_heads: heads H, a divisor of C.
         causal: whether a position sees only itself and those before.
         dropout: probability, on the attention's weights.
         bias: whether the projections have biases.
@@ -26,8 +25,6 @@ class SelfAttentionConfig(ParameterizedConfig):
         max_seq_len: the longest sequence that ``rope`` allows. A limit only: memory follows the built length.
     """
 
-    embedding_dim: int = Field(gt=0)
-    num_heads: int = Field(gt=0)
     causal: bool = False
     dropout: float = Field(default=0.0, ge=0, lt=1)
     bias: bool = True
@@ -36,16 +33,9 @@ class SelfAttentionConfig(ParameterizedConfig):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if self.embedding_dim % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} must divide embedding_dim {self.embedding_dim}")
         if self.rope and self.head_dim % 2:
             raise ValueError(f"embedding_dim / num_heads must be even with rope, got {self.head_dim}")
         return self
-
-    @property
-    def head_dim(self) -> int:
-        """Size D of a head."""
-        return self.embedding_dim // self.num_heads
 
 
 class SelfAttention(CompositeComponent[SelfAttentionConfig]):
@@ -61,10 +51,10 @@ class SelfAttention(CompositeComponent[SelfAttentionConfig]):
 
     def compose(self, graph: Graph, *inputs: Reference) -> Reference:
         """Project, turn, attend, project back."""
-        config = self.config
-        queries = graph.add(self._projection("q_proj"), *inputs)
-        keys = graph.add(self._projection("k_proj"), *inputs)
-        values = graph.add(self._projection("v_proj"), *inputs)
+        config, width = self.config, self.config.embedding_dim
+        queries = graph.add(projection("q_proj", width, width, config), *inputs)
+        keys = graph.add(projection("k_proj", width, width, config), *inputs)
+        values = graph.add(projection("v_proj", width, width, config), *inputs)
         if config.rope:
             rope = RopeConfig(
                 num_heads=config.num_heads,
@@ -81,17 +71,4 @@ class SelfAttention(CompositeComponent[SelfAttentionConfig]):
             probability=config.dropout,
         )
         h = graph.add(ContextAttention("attention", attention), queries, keys, values)
-        return graph.add(self._projection("o_proj"), h)
-
-    def _projection(self, name: str) -> Linear:
-        config = self.config
-        return Linear(
-            name,
-            LinearConfig(
-                in_features=config.embedding_dim,
-                out_features=config.embedding_dim,
-                bias=config.bias,
-                initialization="fan_in",
-                trainable=config.trainable,
-            ),
-        )
+        return graph.add(projection("o_proj", width, width, config), h)

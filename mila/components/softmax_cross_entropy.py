@@ -52,7 +52,10 @@ class SoftmaxCrossEntropy(Component[SoftmaxCrossEntropyConfig]):
         """One number."""
         logits, targets = context.input_shapes
         if logits[:-1] != targets:
-            raise ShapeError(f"{self.path}: expected targets of shape {logits[:-1]} for logits {logits}, got {targets}")
+            raise ShapeError(
+                f"{self.path}: expected targets of shape {logits[:-1]} for logits {logits}, got {targets}; a build "
+                "context that names all inputs says the shape of the targets too"
+            )
         return ((1,),)
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:

@@ -46,8 +46,6 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
     ports = (Port("ids", is_ids=True),)
     reads: ClassVar[tuple[str, ...]] = ("ids",)
     is_per_position = True
-    stored_parameters: ClassVar[tuple[str, ...]] = ("wte",)
-    stored_gradients: ClassVar[tuple[str, ...]] = ("wte",)
     required_kernels = (
         "integer_range",
         "first_outside",
@@ -85,6 +83,14 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         else:
             deviation = self.config.initial_std or self.embedding_dim**-0.5
             yield parameter("wte", shape, self.dtype, normal(deviation), trainable=self.config.trainable)
+
+    def takes_stored(self, parameter: str) -> bool:
+        """The table."""
+        return parameter == "wte"
+
+    def adds_to_stored(self, parameter: str) -> bool:
+        """The table."""
+        return parameter == "wte"
 
     def check_build(self, context: LeafContext) -> None:
         """Quantized tables have no gradient."""
@@ -185,7 +191,9 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         table, scales = self.parameter_array("wte"), self.parameter_array("wte_scale")
         for start, block in row_blocks(values):
             rows = slice(start, start + len(block))
-            quantize_rows(table[rows], scales[rows], block)
+            quantized, own_scales = quantize_rows(block)
+            self.device.upload(table[rows], quantized)
+            self.device.upload(scales[rows], own_scales)
         self._scales_are_derived, self._awaited = True, None
         for name in ("wte", "wte_scale"):
             self._missing.pop(self.state_name(name), None)

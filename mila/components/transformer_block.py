@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
 from mila.components.activation import ActivationKind
 from mila.components.feed_forward import FeedForward, FeedForwardConfig
+from mila.components.heads import HeadsConfig
 from mila.components.layer_norm import LayerNorm, LayerNormConfig
 from mila.components.layer_scale import LayerScale, LayerScaleConfig
 from mila.components.residual import Residual
 from mila.components.rms_norm import RmsNorm, RmsNormConfig
 from mila.components.self_attention import SelfAttention, SelfAttentionConfig
-from mila.core import Component, ComponentType, CompositeComponent, Graph, ParameterizedConfig, Reference
+from mila.core import Component, ComponentType, CompositeComponent, Graph, Reference
 
 
-class TransformerBlockConfig(ParameterizedConfig):
-    """Config of :class:`TransformerBlock`.
+class TransformerBlockConfig(HeadsConfig):
+    """Config of :class:`TransformerBlock`, whose width and heads are those of :class:`HeadsConfig`.
 
     Attributes:
-        embedding_dim: width C.
-        num_heads: attention heads, a divisor of C.
         hidden_dim: width of the feed-forward layer.
         activation: of the feed-forward layer.
         norm: which normalization stands before attention and feed-forward layer.
@@ -32,8 +31,6 @@ class TransformerBlockConfig(ParameterizedConfig):
         epsilon: of the norms.
     """
 
-    embedding_dim: int = Field(gt=0)
-    num_heads: int = Field(gt=0)
     hidden_dim: int = Field(gt=0)
     activation: ActivationKind = "gelu"
     norm: Literal["layer_norm", "rms_norm"] = "layer_norm"
@@ -42,12 +39,6 @@ class TransformerBlockConfig(ParameterizedConfig):
     layer_scale: bool = False
     layer_scale_init: float = 1e-5
     epsilon: float = Field(default=1e-5, gt=0)
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.embedding_dim % self.num_heads:
-            raise ValueError(f"num_heads {self.num_heads} must divide embedding_dim {self.embedding_dim}")
-        return self
 
 
 class TransformerBlock(CompositeComponent[TransformerBlockConfig]):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mila.core.graph import Port
+from mila.devices.device import Device
 from mila.errors import DTypeError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.storage import DType, Shape
@@ -26,11 +27,12 @@ def check_inputs(
     if len(inputs) != len(ports):
         names = ", ".join(port.name for port in ports)
         raise ShapeError(f"{root.path}: expected {len(ports)} inputs ({names}), got {len(inputs)}")
-    checked = []
+    checked, device = [], root.device
     for port, array, shape in zip(ports, inputs, built, strict=False):
         dtypes = (_MASK_DTYPES if port.is_mask else _ID_DTYPES) if port.is_ids else (root.dtype,)
-        array = check_array(f"{root.path}: input {port.name!r}", array, dtypes)
-        check_extents(f"{root.path}: input {port.name!r}", array.shape, shape, has_sequence_axis(port.is_ids, shape))
+        array = check_array(device, f"{root.path}: input {port.name!r}", array, dtypes)
+        has_sequence = root.takes_shorter_sequences and has_sequence_axis(port.is_ids, shape)
+        check_extents(f"{root.path}: input {port.name!r}", array.shape, shape, has_sequence)
         checked.append(array)
     return checked
 
@@ -39,19 +41,19 @@ def check_gradients(
     root: Component[Any], gradients: Sequence[Array], shapes: Sequence[Shape], dtypes: Sequence[DType]
 ) -> list[Array]:
     """The gradients of the outputs, of exactly the shapes of the last outputs, and of their ``dtypes``."""
-    checked = []
+    checked, device = [], root.device
     for name, array, shape, dtype in zip(root.output_names, gradients, shapes, dtypes, strict=True):
         what = f"{root.path}: gradient of {name!r}"
-        array = check_array(what, array, (dtype,))
+        array = check_array(device, what, array, (dtype,))
         if array.shape != shape:
             raise ShapeError(f"{what}: expected shape {shape}, got {array.shape}")
         checked.append(array)
     return checked
 
 
-def check_array(what: str, value: Any, dtypes: Sequence[DType]) -> Array:
-    """``value`` as a C-contiguous array of one of ``dtypes``, without a copy; anything else is an error."""
-    array = value if type(value) is np.ndarray else _as_array(what, value)
+def check_array(device: Device, what: str, value: Any, dtypes: Sequence[DType]) -> Array:
+    """``value`` as a C-contiguous array of ``device`` and of one of ``dtypes``, without a copy; else an error."""
+    array = device.as_array(what, value)
     if array.dtype not in dtypes:
         raise DTypeError(f"{what}: expected dtype {' or '.join(d.name for d in dtypes)}, got {array.dtype}")
     if not array.flags.c_contiguous:
@@ -61,26 +63,11 @@ def check_array(what: str, value: Any, dtypes: Sequence[DType]) -> Array:
     return array
 
 
-def refuse_own_bytes(what: str, array: Array, region: Array) -> None:
+def refuse_own_bytes(device: Device, what: str, array: Array, region: Array) -> None:
     """Raise :class:`LifecycleError` where ``array`` lies in ``region``, which the call writes to."""
-    start, first = (a.__array_interface__["data"][0] for a in (array, region))
+    start, first = device.address_of(array), device.address_of(region)
     if start < first + region.nbytes and first < start + array.nbytes:
         raise LifecycleError(f"{what}: is a view of buffers that this call writes to; pass a copy")
-
-
-def _as_array(what: str, value: Any) -> Array:
-    if isinstance(value, np.ma.MaskedArray):
-        raise DTypeError(f"{what}: expected an array without a mask, got a masked array")
-    try:
-        if isinstance(value, np.ndarray):  # a subclass, such as a memory map or a matrix
-            return value.view(np.ndarray)
-        if hasattr(value, "__dlpack__"):
-            return np.from_dlpack(value)
-        if hasattr(value, "__array_interface__"):
-            return np.asarray(value)
-    except (BufferError, RuntimeError, TypeError, ValueError) as error:
-        raise DTypeError(f"{what}: could not be read as an array: {error}") from error
-    raise DTypeError(f"{what}: expected an array, got {type(value).__name__}")
 
 
 def has_sequence_axis(is_ids: bool, shape: Shape) -> bool:

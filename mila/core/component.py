@@ -12,7 +12,7 @@ from mila.core.config import ComponentConfig
 from mila.core.context import BuildContext, LeafContext
 from mila.core.graph import Port
 from mila.core.modes import ComponentType, TrainingMode
-from mila.core.parameters import ParameterOverride
+from mila.core.parameters import ParameterOverride, check_state_names
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, LifecycleError
 from mila.kernels.signatures import Array
@@ -55,10 +55,6 @@ class Component(BuiltState, Generic[ConfigT]):
     reads: ClassVar[tuple[str, ...]] = ()
     #: Names of outputs that are stored in float32 also where the network is stored in less, such as a loss.
     wide_outputs: ClassVar[tuple[str, ...]] = ()
-    #: Parameters that steps take, and parameters to whose gradients steps add, as they are stored: where a network is
-    #: stored in less than it is computed in, all others are widened as a whole for the step.
-    stored_parameters: ClassVar[tuple[str, ...]] = ()
-    stored_gradients: ClassVar[tuple[str, ...]] = ()
     #: Whether each position is computed by itself: such a leaf alone is built for one position in inference.
     is_per_position: ClassVar[bool] = False
     is_composite: ClassVar[bool] = False
@@ -103,6 +99,17 @@ class Component(BuiltState, Generic[ConfigT]):
         """Shapes of the outputs; raises :class:`ShapeError` for inputs that do not fit."""
         raise NotImplementedError(f"{type(self).__name__} has no shape rule")
 
+    def takes_stored(self, parameter: str) -> bool:
+        """Whether steps take this parameter as it is stored.
+
+        Where a network is stored in less than it is computed in, all others are widened as a whole for the step.
+        """
+        return False
+
+    def adds_to_stored(self, parameter: str) -> bool:
+        """Whether steps add to this parameter's gradient as it is stored; else as in :meth:`takes_stored`."""
+        return False
+
     def is_identity(self, context: LeafContext) -> bool:
         """Whether the component is absent in this build: its output is its input."""
         return False
@@ -119,7 +126,7 @@ class Component(BuiltState, Generic[ConfigT]):
     def check_input_shapes(self, shapes: Mapping[str, Shape]) -> None:
         """Of a root: raise where inputs of ``shapes`` do not belong together; asked of builds and of runs."""
 
-    def root_buffers(self, context: BuildContext, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
+    def root_buffers(self, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
         """Of a root, whose outputs have these dtypes: what it holds besides its leaves, as long as it lives."""
         yield from ()
 
@@ -130,6 +137,11 @@ class Component(BuiltState, Generic[ConfigT]):
     @property
     def accepts_prefill_size(self) -> bool:
         """Whether it can be built for chunks of a sequence."""
+        return True
+
+    @property
+    def takes_shorter_sequences(self) -> bool:
+        """Of a root: whether a run may have fewer positions than the build."""
         return True
 
     def optimizer_to_plan(self) -> Optimizer | None:
@@ -168,7 +180,7 @@ class Component(BuiltState, Generic[ConfigT]):
 
     def store_parameter(self, declaration: Declaration, values: state.Rows) -> None:
         """Write a loaded tensor of the right shape into the parameter; converts between float dtypes."""
-        state.convert_into(self.stored_parameter(declaration.name), values)
+        state.convert_into(self.device, self.stored_parameter(declaration.name), values)
         self.parameter_stored(declaration)
 
     def parameter_stored(self, declaration: Declaration) -> None:
@@ -286,7 +298,7 @@ class Component(BuiltState, Generic[ConfigT]):
         """Say something about parameters of an unbuilt component, by the component's own names for them.
 
         Raises:
-            ConfigurationError: no such parameter.
+            ConfigurationError: no such parameter, or a name in files that is none, or that another parameter has.
             LifecycleError: the component is built.
         """
         if self.is_built:
@@ -295,8 +307,11 @@ class Component(BuiltState, Generic[ConfigT]):
         for name in overrides:
             if name not in known:
                 raise ConfigurationError(f"{self.path}: has no parameter {name!r}")
+        changed = {**self._overrides}
         for name, override in overrides.items():
-            self._overrides[name] = override.over(self._overrides.get(name, ParameterOverride()))
+            changed[name] = override.over(changed.get(name, ParameterOverride()))
+        check_state_names(self.path, known, changed)
+        self._overrides = changed
 
     def get_parameter_names(self) -> list[str]:
         """Names of the parameters relative to the component, in the order of ``get_parameters``."""

@@ -27,8 +27,6 @@ from mila.memory.storage import Shape
 if TYPE_CHECKING:
     from mila.core.component import Component
 
-#: What a buffer without elements holds; one for all, so that it takes nothing from the allocator.
-_NO_BYTES: Array = np.empty(0, np.uint8)
 #: How many runtime shapes a root remembers as checked.
 _REMEMBERED_SHAPES = 64
 
@@ -55,11 +53,13 @@ class Execution:
         self.forward_runs = 0
         self.parameter_loads = 0  # a cache made with other parameters is worthless
         context = root.get_execution_context()
+        self._device = context.device
         poisoned = self.context.layout is Layout.POISONED
         self.arenas = {
             name: Arena(
                 context.allocate,
-                context.kernels.fill,
+                self._device.address_of,
+                self._device.set_bytes,
                 size,
                 context.alignment,
                 POISON if poisoned and name == TRANSIENT else 0,
@@ -91,7 +91,7 @@ class Execution:
     def _array(self, storage: Storage) -> Array:
         declaration = storage.declaration
         if not declaration.nbytes:
-            return _NO_BYTES.view(declaration.dtype)
+            return self._device.no_bytes.view(declaration.dtype)
         block = self.arenas[storage.arena].bytes
         return block[storage.offset : storage.offset + declaration.nbytes].view(declaration.dtype)
 
@@ -115,7 +115,7 @@ class Execution:
 
     def _end_step(self, step: int) -> None:
         for array in self._deaths.get(step, ()):
-            array.fill(POISON)
+            self._device.set_bytes(array, POISON)
 
     # ------------------------------------------------------------------ forward
 
@@ -134,7 +134,7 @@ class Execution:
         self._walk_forward(run, arrays, len(self.schedule.steps))
         if training:
             self.training_runs += 1
-            self._record = _ForwardRecord(tuple(map(_fingerprint, arrays)), schedule, run)
+            self._record = _ForwardRecord(tuple(map(self._fingerprint, arrays)), schedule, run)
         return self._made(self.schedule.outputs)
 
     def evaluate(
@@ -196,7 +196,7 @@ class Execution:
         """Transient bytes change during the call that would read them."""
         if TRANSIENT in self.arenas:
             for name, array in zip(names, arrays, strict=True):
-                refuse_own_bytes(f"{self._root.path}: {name!r}", array, self.arenas[TRANSIENT].bytes)
+                refuse_own_bytes(self._device, f"{self._root.path}: {name!r}", array, self.arenas[TRANSIENT].bytes)
 
     def _schedule_for(self, shapes: tuple[Shape, ...]) -> Schedule:
         """The schedule traced for runtime shapes: refuses inputs that do not fit each other."""
@@ -275,8 +275,10 @@ class Execution:
         output_shapes = [record.schedule.shapes[v] for v in record.schedule.outputs]
         output_dtypes = [self.schedule.dtypes[v] for v in self.schedule.outputs]
         gradients = check_gradients(root, arguments[count:], output_shapes, output_dtypes)
-        outputs = [_fingerprint(a) for a in self._made(self.schedule.outputs) if a is not None]  # alive until the end
-        others = {n: g for n, g in zip(root.output_names, gradients, strict=True) if _fingerprint(g) not in outputs}
+        made = self._made(self.schedule.outputs)
+        outputs = [self._fingerprint(a) for a in made if a is not None]  # alive until the end
+        named = zip(root.output_names, gradients, strict=True)
+        others = {name: gradient for name, gradient in named if self._fingerprint(gradient) not in outputs}
         self._refuse_own(list(others.values()), list(others))
         self._record = record
         record.consumed = True
@@ -291,7 +293,7 @@ class Execution:
             raise LifecycleError(f"{path}: backward needs a build for training, this one is for inference")
         if self._root.is_eval_mode:
             raise LifecycleError(f"{path}: backward is refused in EVAL; set_training_mode(TrainingMode.NORMAL) first")
-        fingerprints = tuple(map(_fingerprint, inputs))
+        fingerprints = tuple(map(self._fingerprint, inputs))
         record = self._record
         if self.planned.backward_is_free and (record is None or record.fingerprints != fingerprints):
             self._values[: len(inputs)] = inputs
@@ -346,7 +348,7 @@ class Execution:
     def _zeros(self, value: int, shape: Shape) -> Array:
         """The gradient of a value that nobody uses."""
         zeros = prefix(self.array_of(self.planned.zero_gradients[value]), shape)
-        zeros.fill(0)
+        self._device.set_bytes(zeros, 0)
         return zeros
 
     def _write_pending_zeros(self) -> None:
@@ -354,6 +356,5 @@ class Execution:
             for gradient in component._gradients.values():
                 gradient.read()
 
-
-def _fingerprint(array: Array) -> tuple[Any, ...]:
-    return (array.__array_interface__["data"][0], array.shape, array.dtype)
+    def _fingerprint(self, array: Array) -> tuple[Any, ...]:
+        return (self._device.address_of(array), array.shape, array.dtype)

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from mila.core.graph import check_name
 from mila.core.parameters import ParameterOverride
-from mila.devices import DeviceId, DeviceType, ExecutionContext, check_seed
+from mila.devices import DeviceId, DeviceType, ExecutionContext, check_seed, host_to_plan_with
+from mila.devices.device import Device
 from mila.errors import ConfigurationError, DeviceError, DTypeError, LifecycleError
 from mila.kernels.signatures import Kernels
 from mila.memory.storage import FLOAT32, DType, network_dtype
@@ -177,6 +178,12 @@ class Identity:
         if context is None:
             raise LifecycleError(f"{self.path}: has no execution context; construct the root with device='cpu'")
         return context
+
+    @property
+    def device(self) -> Device:
+        """Where its arrays live; while its root has no execution context, the CPU."""
+        context = self.root._execution_context
+        return host_to_plan_with() if context is None else context.device
 
     @property
     def has_execution_context(self) -> bool:

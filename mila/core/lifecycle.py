@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from mila.core.checking import has_sequence_axis
 from mila.core.context import ANY_INPUT, BuildContext
 from mila.core.execution import Execution
-from mila.core.initializers import generator_for
+from mila.core.initializers import generator_for, initialize
 from mila.core.modes import TrainingMode
 from mila.core.parameters import ParameterGradient
 from mila.core.planned_build import PlannedBuild
 from mila.core.planner import Planner
 from mila.core.schedule import ScheduleOptions, trace
 from mila.core.widening import WideGradient, wide_name
-from mila.devices import ExecutionContext, kernels_to_plan_with
+from mila.devices import ExecutionContext, address_of, kernels_to_plan_with
 from mila.errors import (
     ConfigurationError,
     LifecycleError,
@@ -136,6 +136,9 @@ def _require_available(component: Component[Any], plan: MemoryPlan) -> None:
 def _out_of_memory(component: Component[Any], plan: MemoryPlan, available: int | None) -> OutOfMemoryError:
     largest = ", ".join(f"{b.path}.{b.name} {format_bytes(b.nbytes)}" for b in plan.largest())
     there = "the allocator refused" if available is None else f"{available:,} ({format_bytes(available)}) are available"
+    total = component.device.total_bytes()
+    if total is not None:
+        there += f" of {total:,} ({format_bytes(total)}) of {component.device_id}"
     return OutOfMemoryError(
         f"{component.path}: the build needs {plan.reserved_bytes:,} bytes ({format_bytes(plan.reserved_bytes)}) and "
         f"{there}; the largest buffers are {largest}"
@@ -169,10 +172,11 @@ class _Binding:
         if gradient is None:
             return
         wide, gradient = arrays.pop(wide_name(f"{name}.gradient"), None), gradient.reshape(shape)
+        set_bytes = self._root.device.set_bytes
         self._gradients.setdefault(component, {})[name] = (
-            ParameterGradient(gradient)
+            ParameterGradient(gradient, set_bytes)
             if wide is None
-            else WideGradient(gradient, wide.reshape(shape), self._root.kernels.cast)
+            else WideGradient(gradient, set_bytes, wide.reshape(shape), self._root.kernels.cast)
         )
 
     def commit(self, contexts: dict[Component[Any], BuildContext]) -> None:
@@ -192,14 +196,14 @@ class _Binding:
 
 
 def _initialize(root: Component[Any], execution: Execution, bound: _Binding) -> None:
-    draw = execution.context.initialize_parameters
+    draw, device = execution.context.initialize_parameters, root.device
     for storage, array in zip(execution.planned.storages, execution.arrays, strict=True):
         declaration = storage.declaration
         if declaration.initializer is None or (declaration.category is Category.PARAMETER and not draw):
             continue
         generator = generator_for(root.seed, storage.owner.state_name(declaration.name))
         try:
-            declaration.initializer(array.reshape(declaration.shape), generator)
+            initialize(device, declaration, array.reshape(declaration.shape), generator)
         except ConfigurationError as error:
             raise ConfigurationError(f"{storage.owner.path}: {declaration.name}: {error}") from None
 
@@ -224,7 +228,7 @@ def live_stats(component: Component[Any]) -> MemoryStats:
     ranges = []
     for part in component.walk():
         for array, category in part._owned:
-            start = array.__array_interface__["data"][0]
+            start = address_of(array)
             ranges.append((start, start + array.nbytes, category))
     return MemoryStats.of_device_ranges(ranges)
 
@@ -256,7 +260,8 @@ def execution_of(component: Component[Any], call: str) -> Execution:
         missing = list(component._missing)
         shown = ", ".join(missing[:10]) + (f" and {len(missing) - 10} more" if len(missing) > 10 else "")
         raise LifecycleError(
-            f"{component.path}: {call} needs all parameters, and these were neither initialised nor loaded: {shown}"
+            f"{component.path}: {call} needs all parameters, and these were neither initialised nor loaded: {shown}; "
+            "load them, or build with initialize_parameters=True"
         )
     return component._execution
 

@@ -92,7 +92,7 @@ class LoadPlan:
             LifecycleError: the component is not built.
             CheckpointError: the file changed, or can no longer be read.
         """
-        self._component.require_built("load_tensors")
+        self._component.require_built("loading")
         state.count_load(self._component)
         remaining: Counter[tuple[Component[Any], str]] = Counter()
         for part in self._parts:
@@ -180,7 +180,7 @@ def load_tensors(component: Component[Any], source: TensorSource) -> LoadReport:
     Raises:
         CheckpointError: one message with every missing, unexpected, misshapen and inconvertible tensor.
     """
-    component.require_built("load_tensors")
+    component.require_built("loading")
     return LoadPlan(component, source).run()
 
 
@@ -207,10 +207,11 @@ def _store(part: _Part, rows: state.StoredRows, *, is_last: bool) -> None:
         component.store_parameter(declaration, rows)
         return
     place = part.piece.of(target)
-    if rows.dtype == place.dtype and place.flags.c_contiguous:  # the bytes go straight to their place
-        rows.copy_into(place)
+    device = component.device
+    if device.is_host and rows.dtype == place.dtype and place.flags.c_contiguous:
+        rows.copy_into(place)  # the bytes go straight to their place
     else:
-        state.convert_into(place, rows)
+        state.convert_into(device, place, rows)
     if is_last:
         component.parameter_stored(declaration)
 

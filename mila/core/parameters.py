@@ -1,11 +1,16 @@
-"""Gradients of parameters, where the first contribution overwrites and later ones add."""
+"""Parameters: what an owner says about them, and their gradients, where the first contribution overwrites."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
+from mila.errors import ConfigurationError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration, Initializer
+
+_STATE_NAME = re.compile(r"[A-Za-z0-9_]+(\.[A-Za-z0-9_]+)*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,16 +44,34 @@ class ParameterOverride:
         )
 
 
+def check_state_names(path: str, names: Iterable[str], overrides: Mapping[str, ParameterOverride]) -> None:
+    """Raise :class:`ConfigurationError` where parameters would have a name in files that is none, or one together."""
+    owners: dict[str, str] = {}
+    for name in names:
+        override = overrides.get(name)
+        state_name = name if override is None or override.state_name is None else override.state_name
+        if state_name and not _STATE_NAME.fullmatch(state_name):
+            raise ConfigurationError(f"{path}: expected letters, digits, '_' and '.' in a name, got {state_name!r}")
+        if owners.setdefault(state_name, name) != name:
+            both = f"{owners[state_name]!r} and {name!r}"
+            raise ConfigurationError(f"{path}: parameters {both} would both be called {state_name!r}")
+
+
 class ParameterGradient:
     """The gradient of one parameter.
 
     ``zero_gradients`` only marks: the next contribution overwrites, which saves a pass over memory per step.
+
+    Args:
+        array: the gradient.
+        set_bytes: the device's way of writing zeros.
     """
 
-    __slots__ = ("_array", "_is_zero")
+    __slots__ = ("_array", "_is_zero", "_set_bytes")
 
-    def __init__(self, array: Array) -> None:
+    def __init__(self, array: Array, set_bytes: Callable[[Array, int], None]) -> None:
         self._array = array
+        self._set_bytes = set_bytes
         self._is_zero = True
 
     @property
@@ -63,7 +86,7 @@ class ParameterGradient:
     def read(self) -> Array:
         """The gradient, zeros written if they are still pending."""
         if self._is_zero:
-            self._array.fill(0)
+            self._set_bytes(self._array, 0)
             self._is_zero = False
         return self._array
 

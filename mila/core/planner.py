@@ -65,7 +65,7 @@ class Planner:
             self._plan_backward()
             self._plan_input_gradients()
         output_dtypes = [self._schedule.dtypes[v] for v in self._schedule.outputs]
-        for declaration in self._root.root_buffers(self._context, output_dtypes):
+        for declaration in self._root.root_buffers(output_dtypes):
             self._draft.add(self._root, declaration, PERSISTENT, [(0, self._last)])
         workspace = self._plan_update(optimizer, trainable)
         arena_bytes, bound, fullest = self._place()

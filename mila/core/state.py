@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from mila.core.pieces import Piece, PieceMap
+from mila.devices.device import Device
 from mila.errors import CheckpointError, ConfigurationError, DTypeError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Declaration
@@ -121,11 +122,27 @@ def row_blocks(values: Rows) -> Iterator[tuple[int, Array]]:
         yield start, values[start : start + rows]
 
 
-def convert_into(target: Array, values: Rows) -> None:
-    """Copy ``values`` into ``target``, some rows at a time."""
+def convert_into(device: Device, target: Array, values: Rows) -> None:
+    """Copy ``values`` into ``target``, an array of ``device`` or a transposed one, some rows at a time."""
+    if not device.is_host and not target.flags.c_contiguous:
+        columns = np.empty(target.T.shape, target.dtype)  # the device takes whole rows of its own
+        for start, block in row_blocks(values):
+            columns.T[start : start + len(block)] = block
+        device.upload(target.T, columns)
+        return
     target = target.reshape(values.shape)
     for start, block in row_blocks(values):
-        target[start : start + len(block)] = block
+        device.upload(target[start : start + len(block)], block)
+
+
+def write_array(device: Device, writer: TensorWriter, name: str, array: Array) -> None:
+    """Write an array of ``device``, or a transposed one; what is not on the host comes some rows at a time."""
+    if device.is_host:
+        writer.write(name, array)
+    elif array.ndim and array.flags.c_contiguous:
+        writer.write_rows(name, (device.download(rows) for _, rows in row_blocks(array)))
+    else:
+        writer.write(name, device.download(array.T).T)
 
 
 def overflowing(values: Rows, target: DType) -> bool:
@@ -215,13 +232,14 @@ def save_flat_tensors(
         pieces: how the file calls them, where it does not call them by their own names.
         dtype: in the file; floats are converted to it. By default each parameter's own.
     """
-    component.require_built("save_flat_tensors")
+    component.require_built("saving")
     require_serializable(component)
     start = f"{prefix}." if prefix else ""
     for name, part, declaration in declared_state(component):
         for piece in (Piece(start + name, declaration.shape),) if pieces is None else pieces[name]:
             if save_pass is TensorSavePass.WRITE:
-                writer.write(piece.name, piece.of(part.stored_parameter(declaration.name)))
+                stored = piece.of(part.stored_parameter(declaration.name))
+                write_array(component.device, writer, piece.name, stored)
             else:
                 writer.declare(piece.name, dtype or declaration.dtype, piece.shape, convert=dtype is not None)
 

@@ -98,11 +98,16 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         """One target per position of the first input."""
         return (*self.network.input_shapes_of(shape), shape if self.ports[0].is_ids else shape[:-1])
 
+    @property
+    def takes_shorter_sequences(self) -> bool:
+        """As the network."""
+        return self.network.takes_shorter_sequences
+
     def check_input_shapes(self, shapes: Mapping[str, Shape]) -> None:
         """What the network says of its own inputs."""
         self.network.check_input_shapes({port.name: shapes[port.name] for port in self.network.ports})
 
-    def root_buffers(self, context: BuildContext, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
+    def root_buffers(self, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
         """The gradient of the loss with respect to itself."""
         yield Declaration(_LOSS_GRADIENT, (1,), output_dtypes[0], Category.GRADIENT, Lifetime.NETWORK)
 
@@ -120,7 +125,7 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         """
         execution = lifecycle.execution_of(self, "backward")
         loss_gradient = self.view(_LOSS_GRADIENT, (1,))
-        loss_gradient.fill(loss_scale)
+        self.kernels.fill(loss_gradient, loss_scale)
         return lifecycle.unpack(execution.backward((*arguments, loss_gradient)))
 
     def update(self, learning_rate: float) -> float:
@@ -223,7 +228,7 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
                 gradient = component.parameter_gradient(declaration.name)
                 index = -1 if gradient is None else self.kernels.first_non_finite(gradient.read())
                 if gradient is not None and index >= 0:
-                    value = gradient.read().reshape(-1)[index]
+                    value = self.device.download(gradient.read().reshape(-1)[index : index + 1])[0]
                     where = tuple(map(int, np.unravel_index(index, declaration.shape)))
                     raise NonFiniteError(
                         f"{component.path}: the gradient of {declaration.name!r} is {value} at {where}; "

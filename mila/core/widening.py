@@ -53,7 +53,7 @@ class WideBuffers:
 
 def widened_parameters(leaf: Component[Any], stored: DType) -> list[str]:
     """Names of the parameters of a leaf that its steps take widened as a whole."""
-    return [d.name for d in leaf.declared_parameters() if d.dtype == stored and d.name not in leaf.stored_parameters]
+    return [d.name for d in leaf.declared_parameters() if d.dtype == stored and not leaf.takes_stored(d.name)]
 
 
 def widened_gradients(leaf: Component[Any], stored: DType) -> list[str]:
@@ -61,7 +61,7 @@ def widened_gradients(leaf: Component[Any], stored: DType) -> list[str]:
     return [
         d.name
         for d in leaf.declared_parameters()
-        if d.trainable and d.dtype == stored and d.name not in leaf.stored_gradients
+        if d.trainable and d.dtype == stored and not leaf.adds_to_stored(d.name)
     ]
 
 
@@ -70,14 +70,21 @@ class WideGradient(ParameterGradient):
 
     Args:
         array: the gradient.
+        set_bytes: the device's way of writing zeros.
         wide: scratch of a step.
         cast: the kernel.
     """
 
     __slots__ = ("_cast", "_is_open", "_wide")
 
-    def __init__(self, array: Array, wide: Array, cast: Callable[[Array, Array], None]) -> None:
-        super().__init__(array)
+    def __init__(
+        self,
+        array: Array,
+        set_bytes: Callable[[Array, int], None],
+        wide: Array,
+        cast: Callable[[Array, Array], None],
+    ) -> None:
+        super().__init__(array, set_bytes)
         self._wide = wide
         self._cast = cast
         self._is_open = False

@@ -7,13 +7,12 @@ import os
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from mila.devices.device import Device
 from mila.devices.device_id import DeviceId, DeviceType
-from mila.devices.memory import available_host_bytes
+from mila.devices.host import Host
 from mila.errors import ConfigurationError, DeviceError
-from mila.kernels.cpu.table import CpuKernels
-from mila.kernels.signatures import Kernels
+from mila.kernels.signatures import Array, Kernels
 
 #: More threads than this only wait for each other: NumPy holds the interpreter lock between calls.
 MAXIMUM_THREADS = 8
@@ -24,38 +23,47 @@ class ExecutionContext:
 
     Args:
         device: ``"cpu"`` or ``"cuda:<index>"``.
-        threads: kernel threads on the CPU; by default the processors this process may use, at most 8.
+        threads: kernel threads on the CPU; by default the processors this process may use, at most 8. A CUDA device
+            has its own.
         seed: the seed of roots that are given none.
 
     Raises:
-        DeviceError: the device does not exist here.
+        DeviceError: the device does not exist here, or what Mila needs for it is not installed.
     """
 
     def __init__(self, device: str | DeviceId = "cpu", *, threads: int | None = None, seed: int = 0) -> None:
         self.device_id = DeviceId.parse(device)
-        if self.device_id.type is not DeviceType.CPU:
-            raise DeviceError(
-                f"device {self.device_id}: this version of Mila computes on the CPU only; use device='cpu'"
-            )
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ConfigurationError(f"execution context: threads must be an integer of at least 1, got {threads!r}")
         self.threads = threads if threads is not None else min(_usable_processors(), MAXIMUM_THREADS)
         self.seed = check_seed("execution context", seed)
-        self.kernels: Kernels = CpuKernels(self.threads)
+        on_cpu = self.device_id.type is DeviceType.CPU
+        self.device: Device = Host(self.threads) if on_cpu else _cuda_device(self.device_id)
+        self.kernels: Kernels = self.device.kernels
+        self.alignment = self.device.alignment
 
-    #: Every buffer and every arena begins at a multiple of this many bytes.
-    alignment = 64
+    #: Of the CPU; every buffer and every arena begins at a multiple of this many bytes.
+    alignment = Host.alignment
 
-    def allocate(self, size: int) -> NDArray[np.uint8]:
-        """``size`` uninitialised bytes, as NumPy's allocator gives them (aligned to 16)."""
-        return np.empty(size, np.uint8)
+    def allocate(self, size: int) -> Array:
+        """``size`` uninitialised bytes."""
+        return self.device.allocate(size)
 
     def available_bytes(self) -> int | None:
         """Bytes that can still be allocated on the device, where that is known."""
-        return available_host_bytes()
+        return self.device.available_bytes()
 
     def synchronize(self) -> None:
         """Wait for everything launched on the device; on the CPU everything has already happened."""
+        self.device.synchronize()
+
+    def to_device(self, values: Array) -> Array:
+        """A copy of a NumPy array on the device, to give to ``forward``; on the CPU ``values`` itself."""
+        return self.device.to_device(values)
+
+    def to_host(self, array: Array) -> Array:
+        """An array of the device in NumPy: a copy, but for the CPU, where it is ``array`` itself."""
+        return self.device.download(array)
 
     def supports(self, dtype: np.dtype[Any]) -> bool:
         """Whether the kernels compute networks stored in ``dtype``."""
@@ -73,9 +81,27 @@ def check_seed(what: str, seed: int) -> int:
 
 
 @functools.cache
+def host_to_plan_with() -> Host:
+    """The CPU for components that have no device yet."""
+    return Host(1)
+
+
 def kernels_to_plan_with() -> Kernels:
     """Kernels that are only asked for the sizes of workspaces, which are the same for any number of threads."""
-    return CpuKernels(1)
+    return host_to_plan_with().kernels
+
+
+@functools.cache
+def _cuda_device(device_id: DeviceId) -> Device:
+    """The device, once per process: a stream, a pool and a workspace for matrix products serve all contexts."""
+    try:
+        from mila.devices.cuda import CudaDevice
+    except ImportError as error:
+        raise DeviceError(
+            f"device {device_id}: CUDA devices need CuPy, which could not be imported ({error}); install it with "
+            "pip install 'mila[cuda13]', or 'mila[cuda12]' for CUDA 12"
+        ) from error
+    return CudaDevice(device_id)
 
 
 def _usable_processors() -> int:

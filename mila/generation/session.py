@@ -268,7 +268,7 @@ class DecodingSession:
         self._held[:rows] = starts
         position = Position(starts[0], lengths[0]) if rows == 1 else Position(starts, lengths)
         try:
-            logits: Array = network.forward(ids, position=position)
+            logits = network.device.download(network.forward(network.device.to_device(ids), position=position))
         finally:
             self._seen = (execution.forward_runs, execution.parameter_loads)
         self._held[:rows] = [start + length for start, length in zip(starts, lengths, strict=True)]

@@ -18,6 +18,7 @@ class Arena:
 
     Args:
         allocate: gives a block of so many bytes.
+        address_of: says where a block begins.
         fill: writes a value to every byte of a block.
         size: bytes that the arena has.
         alignment: of its first byte.
@@ -27,13 +28,14 @@ class Arena:
     def __init__(
         self,
         allocate: Callable[[int], NDArray[np.uint8]],
+        address_of: Callable[[NDArray[np.uint8]], int],
         fill: Callable[[NDArray[np.uint8], int], None],
         size: int,
         alignment: int,
         value: int = 0,
     ) -> None:
         self._block = allocate(size + alignment)
-        skip = -self._block.ctypes.data % alignment
+        skip = -address_of(self._block) % alignment
         self.bytes: NDArray[np.uint8] = self._block[skip : skip + size]
         fill(self._block, value)
 

@@ -2,6 +2,7 @@
 
 from mila.models.clip import ClipTextEncoder, ClipTextOutput
 from mila.models.clip_definition import ClipTextConfig, clip_text_definition
+from mila.models.clip_operators import CLIP_REGISTRY
 from mila.models.gpt import GptConfig, GptTransformer
 from mila.models.hugging_face.clip_config import ClipTextFolder, read_clip_text_folder
 from mila.models.hugging_face.exporting import export_pretrained
@@ -12,6 +13,7 @@ from mila.models.llama import LlamaConfig, LlamaTransformer
 from mila.models.pretrained import Pretrained
 
 __all__ = [
+    "CLIP_REGISTRY",
     "ClipTextConfig",
     "ClipTextEncoder",
     "ClipTextFolder",

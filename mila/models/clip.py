@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from mila.core import BuildContext, Position
-from mila.core.checking import check_array, check_extents
-from mila.core.lifecycle import execution_of
+from mila.core import Position
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError
 from mila.kernels.signatures import Array
-from mila.memory.declarations import Category, Declaration, Lifetime
 from mila.memory.storage import DType, network_dtype
-from mila.models.clip_definition import IDS, MARKS, ClipTextConfig, clip_text_contracts, clip_text_definition
+from mila.models.clip_definition import ClipTextConfig, clip_text_contracts, clip_text_definition
+from mila.models.clip_operators import CLIP_REGISTRY
 from mila.models.pretrained import Pretrained
 from mila.network_language import DefinedNetwork, resolve
 from mila.network_language.contracts import NETWORK_DTYPES
-
-_INT64 = np.dtype(np.int64)
 
 
 class ClipTextOutput(NamedTuple):
@@ -54,7 +47,7 @@ class ClipTextEncoder(DefinedNetwork):
         seed: of initial values.
 
     Attributes:
-        text_config: what it is.
+        text_config: what it is, as the constructor takes it; ``config`` is the resolved definition made from it.
         length: tokens T of the texts.
         pretrained: the model folder that its weights came from.
 
@@ -86,15 +79,9 @@ class ClipTextEncoder(DefinedNetwork):
             output_shape=output_shape,
             dtype=stored if stored in NETWORK_DTYPES else "float32",
             input_dtype="int64",
+            registry=CLIP_REGISTRY,
         )
         super().__init__(name, resolved=resolved, device=device, dtype=stored, seed=seed)
-
-    def root_buffers(self, context: BuildContext, output_dtypes: Sequence[DType]) -> Iterator[Declaration]:
-        """Where the tokens that end a text are marked."""
-        yield from super().root_buffers(context, output_dtypes)
-        if self.text_config.end_of_text_id is not None:
-            shape = context.input_shapes[MARKS]
-            yield Declaration(MARKS, shape, _INT64, Category.STATE, Lifetime.NETWORK)
 
     def forward(self, *inputs: Array, position: Position | None = None) -> ClipTextOutput:
         """Encode texts.
@@ -108,17 +95,27 @@ class ClipTextEncoder(DefinedNetwork):
             TokenIdError: an id outside the vocabulary.
             LifecycleError: not built, or parameters are missing.
         """
-        hidden, pooled, *rest = super().forward(*self._with_marks("forward", inputs), position=position)
+        hidden, pooled, *rest = super().forward(*inputs, position=position)
         return ClipTextOutput(hidden, pooled, rest[0] if rest else None)
 
     def backward(self, *arguments: Array) -> Array:
-        """Gradients of the parameters, from the ids of the last ``forward`` and the gradient of each of its outputs.
+        """Gradients of the parameters.
 
-        Returns zeros (B, T): ids have no gradient.
+        Args:
+            arguments: the ids of the last ``forward``, and the gradients of its outputs, each in the dtype of that
+                output: of ``last_hidden_states`` (B, T, D), of ``pooled`` (B, D) and, with a projection, of ``embeds``
+                (B, P).
+
+        Returns:
+            Zeros (B, T): ids have no gradient.
+
+        Raises:
+            ShapeError: another shape than the last ``forward`` had, or a gradient too many or too few.
+            DTypeError: a gradient of another dtype.
+            LifecycleError: not built for training, in ``EVAL`` mode, or there was no ``forward``.
         """
-        gradients = super().backward(*self._with_marks("backward", arguments[:1]), *arguments[1:])
-        ids: Array = gradients[0] if isinstance(gradients, tuple) else gradients
-        return ids
+        gradients: Array = super().backward(*arguments)
+        return gradients
 
     def save_pretrained(
         self,
@@ -131,20 +128,6 @@ class ClipTextEncoder(DefinedNetwork):
         from mila.models.hugging_face.exporting import export_pretrained  # it knows this class
 
         export_pretrained(self, folder, max_shard_size=max_shard_size, dtype=dtype)
-
-    def _with_marks(self, call: str, inputs: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The inputs of the definition: the ids, and the marks where it pools by them."""
-        end = self.text_config.end_of_text_id
-        if end is None or len(inputs) != 1:
-            return inputs
-        execution = execution_of(self, call)
-        what, built = f"{self.path}: input {IDS!r}", execution.context.input_shapes[IDS]
-        ids = check_array(what, inputs[0], (np.dtype(np.int32), _INT64))
-        check_extents(what, ids.shape, built, has_sequence=False)
-        marks = self.view(MARKS, ids.shape)
-        with execution.running():  # in another thread: it reads the marks
-            np.equal(ids, end, out=marks)
-        return ids, marks
 
 
 def _checked_length(name: str, config: ClipTextConfig, length: int | None) -> int:

@@ -11,8 +11,8 @@ from mila.network_language.resolving import ShapeContract
 
 #: Definitions of more layers are longer than the language allows.
 MOST_LAYERS = 128
-#: Names of the inputs and outputs of the definition.
-IDS, MARKS = "ids", "marks"
+#: Names of the input and the outputs of the definition.
+IDS = "ids"
 HIDDEN_STATES, POOLED, EMBEDS = "last_hidden_states", "pooled", "embeds"
 
 
@@ -55,11 +55,9 @@ class ClipTextConfig(ComponentConfig):
 
 
 def clip_text_definition(config: ClipTextConfig) -> str:
-    """The definition of a text encoder in the network language.
+    """The definition of a text encoder in the network language, with the operators of ``mila.models.CLIP_REGISTRY``.
 
-    Its inputs are ``ids`` and, where the config has an ``end_of_text_id``, ``marks``: 1 where that token stands, 0
-    elsewhere, so that the first of the largest marks is the first end of the text. Its outputs are
-    ``last_hidden_states``, ``pooled`` and, with a projection, ``embeds``.
+    Its input is ``ids``; its outputs are ``last_hidden_states``, ``pooled`` and, with a projection, ``embeds``.
     """
     width, epsilon = config.embedding_dim, repr(config.norm_epsilon)
     lines = [
@@ -77,11 +75,12 @@ def clip_text_definition(config: ClipTextConfig) -> str:
             f'f = feed_forward(n, {hidden}, name="{layer}_feed_forward")',
             f'h = add(h, f, name="{layer}_residual_2")',
         ]
-    marks = IDS if config.end_of_text_id is None else MARKS
+    end = config.end_of_text_id
+    pooling = f"gather_token({HIDDEN_STATES}, {IDS}" if end is None else f"gather_id({HIDDEN_STATES}, {IDS}, {end}"
     lines += [
         "",
         f'{HIDDEN_STATES} = layer_norm(h, eps={epsilon}, name="final_norm")',
-        f'{POOLED} = gather_token({HIDDEN_STATES}, {marks}, name="pooling")',
+        f'{POOLED} = {pooling}, name="pooling")',
     ]
     if config.projection_dim is not None:
         lines.append(f'{EMBEDS} = linear({POOLED}, {config.projection_dim}, bias=False, name="projection")')
@@ -91,8 +90,7 @@ def clip_text_definition(config: ClipTextConfig) -> str:
 def clip_text_contracts(config: ClipTextConfig, length: int) -> tuple[ShapeContract, ShapeContract]:
     """The input and the output contract of the definition, for texts of ``length`` tokens and a free batch."""
     width = config.embedding_dim
-    inputs = [IDS] if config.end_of_text_id is None else [IDS, MARKS]
     outputs: dict[str, tuple[str | int, ...]] = {HIDDEN_STATES: ("B", length, width), POOLED: ("B", width)}
     if config.projection_dim is not None:
         outputs[EMBEDS] = ("B", config.projection_dim)
-    return dict.fromkeys(inputs, ("B", length)), outputs
+    return {IDS: ("B", length)}, outputs

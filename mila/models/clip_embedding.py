@@ -57,33 +57,46 @@ class TextEmbeddings:
         return np.asarray(vectors @ vectors.T, np.float32)
 
 
-def encode_text(tokenizer: TextTokenizer, text: str, config: ClipTextConfig) -> EncodedText:
+def encode_text(tokenizer: TextTokenizer, text: str, config: ClipTextConfig, name: str = "text") -> EncodedText:
     """The tokens of a text, at most as many as the model takes.
 
+    Args:
+        tokenizer: of the model's folder.
+        text: any text.
+        config: of the model.
+        name: what errors call the text.
+
     Raises:
-        DataError: no text, no token, or a tokenizer that does not end texts as the model expects.
+        DataError: no text, no token, a tokenizer that does not end texts as the model expects, or a text that is too
+            long and cannot be cut: its own tokens are no run among all of them.
     """
-    ids = tokenizer.encode(text)
+    ids = tokenizer.encode(text, name=name)
     limit, end = config.max_seq_len, config.end_of_text_id
     is_truncated = len(ids) > limit
     if is_truncated:
-        ids = _truncated(ids, tokenizer.encode(text, add_special_tokens=False), limit)
+        inner = tokenizer.encode(text, add_special_tokens=False, name=name)
+        ids = _truncated(f"{tokenizer.folder}: {name}", ids, inner, limit)
     if not ids:
-        raise DataError("text: expected at least one token, got none")
+        raise DataError(f"{name}: expected at least one token, got none")
     if end is not None and end < config.vocab_size and end not in ids:
         raise DataError(
-            f"{tokenizer.folder}: expected a tokenizer that ends a text with {end}, the token where the model pools, "
-            f"got {ids[-1]}"
+            f"{tokenizer.folder}: {name}: expected a tokenizer that ends a text with {end}, the token where the model "
+            f"pools, got {ids[-1]}"
         )
     return EncodedText(tuple(ids), is_truncated)
 
 
-def _truncated(ids: list[int], inner: list[int], limit: int) -> list[int]:
+def _truncated(what: str, ids: list[int], inner: list[int], limit: int) -> list[int]:
     """Leave out the last of the ``inner`` tokens, those of the text itself, and keep what stands around them."""
     around = len(ids) - len(inner)
-    first = next((start for start in range(around + 1) if ids[start : start + len(inner)] == inner), 0)
     if around >= limit:
-        raise DataError(f"text: expected a tokenizer that adds fewer than {limit} tokens to a text, got {around}")
+        raise DataError(f"{what}: expected a tokenizer that adds fewer than {limit} tokens to a text, got {around}")
+    first = next((start for start in range(around + 1) if ids[start : start + len(inner)] == inner), None)
+    if first is None:
+        raise DataError(
+            f"{what}: expected at most {limit} tokens, got {len(ids)}, and a tokenizer that puts tokens into the text, "
+            "so that it cannot be cut"
+        )
     return ids[:first] + inner[: limit - around] + ids[first + len(inner) :]
 
 
@@ -112,8 +125,8 @@ def embed_texts(
     ids = _padded(texts, length, encoder.text_config, pad_token_id)
     made = []
     for start in range(0, len(ids), batch):
-        output = encoder.forward(ids[start : start + batch])
-        vectors = output.pooled if output.embeds is None else output.embeds
+        output = encoder.forward(encoder.device.to_device(ids[start : start + batch]))
+        vectors = encoder.device.download(output.pooled if output.embeds is None else output.embeds)
         made.append(vectors.astype(np.float32))  # a copy: the next batch overwrites it
         if on_progress is not None:
             on_progress(min(start + batch, len(ids)), len(ids))
@@ -128,7 +141,7 @@ def _padded(texts: Sequence[EncodedText], length: int, config: ClipTextConfig, p
     ids: Array = np.zeros((len(texts), length), np.int64)
     for row, text in enumerate(texts):
         if len(text.ids) > length:
-            raise DataError(f"text {row}: expected at most {length} tokens, got {len(text.ids)}")
+            raise DataError(f"text {row + 1}: expected at most {length} tokens, got {len(text.ids)}")
         ids[row, : len(text.ids)] = text.ids
         # Where a text is pooled at its largest id, padding must not have a larger one.
         if config.end_of_text_id is not None or padding <= max(text.ids):

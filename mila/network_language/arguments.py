@@ -26,7 +26,7 @@ class Argument:
     Attributes:
         name: its keyword.
         type: ``"int"``, ``"float"`` (an int is accepted and stored as a float), ``"bool"``, ``"str"``, or
-            ``"ints"``, which takes all positional values that are left.
+            ``"ints"``, which takes all positional values that are left, or one list of them.
         help: what it means, for the documentation.
         default: the value without one; ``None``: none.
         inferable: whether it may be left to inference.
@@ -38,6 +38,8 @@ class Argument:
         choices: the strings that are meant.
         most: how many values ``"ints"`` takes.
         dimension: the symbol of the shape pattern that has this value.
+        stored: whether the value is written into tensors, so that the network's dtype has to hold it.
+        advice: what the message about a value out of bounds adds.
     """
 
     name: str
@@ -53,6 +55,8 @@ class Argument:
     choices: tuple[str, ...] = ()
     most: int = limits.HIGHEST_RANK - 1
     dimension: str | None = None
+    stored: bool = False
+    advice: str = ""
 
     def __post_init__(self) -> None:
         if not self.name.isidentifier() or self.name in RESERVED:
@@ -61,6 +65,8 @@ class Argument:
             raise NetworkError("E_REGISTRY", f"argument {self.name}: help is missing")
         if self.dimension is not None and self.type != "int":
             raise NetworkError("E_REGISTRY", f"argument {self.name}: only an int can be the size of an axis")
+        if self.stored and self.type != "float":
+            raise NetworkError("E_REGISTRY", f"argument {self.name}: only a float is stored in tensors")
         if self.default is not None:
             self.checked(self.default, lambda message: NetworkError("E_REGISTRY", f"the default: {message}"))
 
@@ -78,7 +84,9 @@ class Argument:
         """
         if self.type == "ints":
             if not isinstance(value, tuple | list):
-                raise error(f"{self.name} is a list of integers, got {shown(value)}")
+                one = value if isinstance(value, int) and not isinstance(value, bool) else 2
+                advice = f"write {self.name}=[{shown(one)}]"
+                raise error(f"{self.name} is a list of integers, got {shown(value)}; {advice}")
             if len(value) > self.most:
                 raise error(f"{self.name} takes at most {self.most} integers, got {len(value)}")
             return tuple(self._integer(item, error) for item in value)
@@ -130,4 +138,5 @@ class Argument:
             or (self.above is not None and value <= self.above)
             or (self.below is not None and value >= self.below)
         ):
-            raise error(f"{self.name} is {self.constraints()}, got {value}")
+            advice = f"; {self.advice}" if self.advice else ""
+            raise error(f"{self.name} is {self.constraints()}, got {value}{advice}")

@@ -163,10 +163,12 @@ class Capture:
             return tuple(self._tensor(item) for item in expression.items)
         if isinstance(expression, Call):
             return self._call(expression)
-        if expression.identifier not in self.locals:
-            name = expression.identifier
-            raise expression.place.error("E_NAME", f"{shown(name)} is not defined{did_you_mean(name, self.locals)}")
-        return self.locals[expression.identifier]
+        name = expression.identifier
+        if name not in self.locals:
+            hint = f"; it is an operator: write {name}(...)" if name in self.registry else ""
+            hint = hint or did_you_mean(name, self.locals)
+            raise expression.place.error("E_NAME", f"{shown(name)} is not defined{hint}")
+        return self.locals[name]
 
     def _tensor(self, expression: Name | Call) -> Ref:
         value = self._value(expression)
@@ -177,8 +179,8 @@ class Capture:
 
     def _call(self, call: Call) -> Tensors:
         operator = self.registry[call.alias]
-        positional = [self._argument(item) for item in call.positional]
-        keywords = {name: self._argument(item) for name, item in call.keywords}
+        positional = [self._argument(item, operator) for item in call.positional]
+        keywords = {name: self._argument(item, operator) for name, item in call.keywords}
         reserved = {name: keywords.pop(name) for name in RESERVED if name in keywords}
         try:
             settings = read_settings(call.alias, {name: _literal(value) for name, value in reserved.items()})
@@ -207,8 +209,15 @@ class Capture:
         self.current = None
         return outputs
 
-    def _argument(self, item: Name | Constant | Call) -> _Tensor | Constant:
-        return item if isinstance(item, Constant) else _Tensor(self._tensor(item))
+    def _argument(self, item: Name | Constant | Call, operator: Operator) -> _Tensor | Constant:
+        if isinstance(item, Constant):
+            return item
+        if isinstance(item, Name) and item.identifier not in self.locals:
+            choices = [choice for argument in operator.arguments for choice in argument.choices]
+            if item.identifier in choices:
+                message = f'{shown(item.identifier)} is not defined; if the string is meant, write "{item.identifier}"'
+                raise item.place.error("E_NAME", message)
+        return _Tensor(self._tensor(item))
 
     def _node_id(self, name: object, place: Place) -> str:
         if not isinstance(name, str) or not NODE_NAME.fullmatch(name) or len(name) > limits.LONGEST_NAME:
@@ -248,6 +257,10 @@ class _Binding:
         while positional and isinstance(tensor := positional[0], _Tensor) and len(bound) < len(names):
             bound[names[len(bound)]] = tensor.ref
             del positional[0]
+        if positional and isinstance(positional[0], _Tensor):
+            got = len(bound) + sum(isinstance(value, _Tensor) for value in positional)
+            takes = f"{len(names)} tensor{'s' if len(names) > 1 else ''} ({', '.join(names)})"
+            raise self._place.error("E_ARGUMENT", f"{self._operator.alias}: it takes {takes}, got {got}")
         for name in names:
             if name not in keywords:
                 continue
@@ -255,18 +268,20 @@ class _Binding:
                 raise self._error(f"input {name} is given twice")
             value = keywords.pop(name)
             if not isinstance(value, _Tensor):
-                raise self._error(f"input {name} is a tensor, got {shown(value.value)}")
+                raise self._no_tensor(name, value)
             bound[name] = value.ref
-        self._complete(bound, names)
+        self._complete(bound, names, positional)
         return {name: bound[name] for name in names}
 
-    def _complete(self, bound: dict[str, Ref], names: list[str]) -> None:
+    def _complete(self, bound: dict[str, Ref], names: list[str], left: list[_Tensor | Constant]) -> None:
         if self._variadic and len(names) < 2:
             raise self._error(f"it takes two tensors or more, got {len(names)}")
         missing = [name for name in names if name not in bound]
         if not missing:
             return
         if len(names) > 1:
+            if left and not any(argument.positional for argument in self._operator.arguments):
+                raise self._no_tensor(missing[0], left[0])
             raise self._error(f"input {missing[0]} is missing; write {self._operator.alias}({', '.join(names)}, ...)")
         if self._current is None:
             message = "the operator before gave several tensors; say which one to read"
@@ -285,6 +300,13 @@ class _Binding:
         by_keyword = sum(1 for name in keywords if re.fullmatch(rf"{stem}(0|[1-9][0-9]*)", name))
         return [f"{stem}{index}" for index in range(leading + by_keyword)]
 
+    def _no_tensor(self, name: str, got: _Tensor | Constant) -> NetworkError:
+        value = _literal(got)
+        hint = ""
+        if isinstance(value, int | float) and not isinstance(value, bool):
+            hint = f"; constant(value={shown(value)}) makes a tensor of a number"
+        return self._error(f"input {name} is a tensor, got {shown(value)}{hint}")
+
     def _error(self, message: str) -> NetworkError:
         return self._place.error("E_BINDING", f"{self._operator.alias}: {message}")
 
@@ -298,7 +320,8 @@ def _named_arguments(
     slots = [argument for argument in operator.arguments if argument.positional]
     for slot in slots:
         if slot.type == "ints" and values:
-            given[slot.name], values = tuple(values), []
+            one_list = len(values) == 1 and isinstance(values[0], tuple)
+            given[slot.name], values = values[0] if one_list else tuple(values), []
         elif values:
             given[slot.name] = values.pop(0)
     if values:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
@@ -13,14 +14,16 @@ from mila.network_language.arguments import Argument
 from mila.network_language.contract_text import comment_lines
 from mila.network_language.operator import Example, Operator
 from mila.network_language.operators import BUILT_IN
-from mila.network_language.parameter_symbols import parameter_rows
 from mila.network_language.patterns import PortPattern
 from mila.network_language.registry import Registry
 from mila.network_language.resolved import ResolvedNetwork, ResolvedNode
 from mila.network_language.resolving import resolve
+from mila.network_language.shapes import shape_text
 from mila.network_language.wording import value_text
 
 PAGE = Path("specs") / "operators.md"
+#: A number in the name of a parameter.
+_NUMBER = re.compile(r"\.[0-9]+\.")
 COMMAND = "python -m mila.network_language.catalogue"
 
 _HEAD = f"""\
@@ -36,7 +39,8 @@ with one input may leave it out and then reads the current tensor.
 **Dtypes.** "The network's" is the `dtype` of the network. Nothing converts.
 
 **Arguments.** A required argument has to be given. One that is inferred may be left out where the shapes decide it.
-`= D` says that it is the size of the axis `D`. Every call also takes `name=`, `init=` and `trainable=`.
+`= D` says that it is the size of the axis `D`. Integers are given one by one or as a list: `reshape(2, 2)`,
+`reshape([2, 2])`, `reshape(shape=[2, 2])`. Every call also takes `name=`, `init=` and `trainable=`.
 
 **Parameters** are named `<node>.<name>`: the weight of node `n0` is `n0.weight`.
 
@@ -157,13 +161,14 @@ def _argument_row(argument: Argument) -> tuple[str, ...]:
 
 
 def _parameters(operator: Operator, nodes: Iterable[ResolvedNode]) -> str:
-    node = next(node for node in nodes if node.operator is operator)
-    rows = parameter_rows(node)
+    """The parameters that the node of the first example has; of numbered ones, the first."""
+    rows: dict[str, str] = {}
+    for name, shape in next(node for node in nodes if node.operator is operator).parameter_shapes().items():
+        rows.setdefault(_NUMBER.sub(".<i>.", name), shape_text(shape))
     if not rows:
         return "No parameters."
-    columns = 3 if any(row.condition for row in rows) else 2
-    cells = ((f"`{row.name}`", f"`[{', '.join(row.shape)}]`", row.condition)[:columns] for row in rows)
-    return _table(("parameter", "shape", "")[:columns], cells)
+    cells = ((f"`{name}`", f"`{shape}`") for name, shape in rows.items())
+    return _table(("parameter", "shape in the first example"), cells)
 
 
 def _table(header: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:

@@ -17,7 +17,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, get_args
 
 from mila.errors import NetworkError
 from mila.network_language.resolving import ShapeContract
@@ -26,7 +26,7 @@ from mila.network_language.source import Place
 from mila.network_language.wording import shown
 
 ContractKey = Literal["input", "output", "dtype", "input_dtype"]
-KEYS: tuple[ContractKey, ...] = ("input", "output", "dtype", "input_dtype")
+KEYS: tuple[ContractKey, ...] = get_args(ContractKey)
 
 _COMMENT = re.compile(rf"\s*#\s*(?P<key>{'|'.join(KEYS)})\s*:(?P<value>.*)")
 _NAMED = re.compile(r"(?P<name>[^\W\d]\w*)\s*=(?P<value>.*)", re.DOTALL)
@@ -56,14 +56,22 @@ class ContractComment:
 
 def contract_comments(source: str) -> Iterator[ContractComment]:
     """Yield the contracts among the comments before the first line that is none."""
-    for number, line in enumerate(re.split(r"\r\n|\r|\n", source), start=1):
-        if line.strip() and not line.lstrip().startswith("#"):
-            return
+    for number, line in _top_lines(source):
         match = _COMMENT.fullmatch(line)
         if match is not None:
             value = match["value"].strip()
             column = match.start("value") + len(match["value"]) - len(match["value"].lstrip()) + 1
             yield ContractComment(_key(match["key"]), value, Place(number, column))
+
+
+def near_miss(source: str, key: ContractKey) -> str | None:
+    """Return in words the first comment at the top that is nearly a contract: ``line 1 says # Inputs: ...``."""
+    spelling = re.compile(rf"\s*#\s*(?P<written>{key.replace('_', '[ _-]?')}s?)\s*:.*", re.IGNORECASE)
+    for number, line in _top_lines(source):
+        match = spelling.fullmatch(line)
+        if match is not None and match["written"] != key:
+            return f"line {number} says # {match['written']}: where # {key}: is a contract"
+    return None
 
 
 def read_shapes(texts: Sequence[str], refuse: Callable[[int, str], Exception]) -> ShapeContract:
@@ -115,6 +123,14 @@ def comment_lines(
     elif input_dtype is not None:
         lines.append(f"# input_dtype: {input_dtype}")
     return lines
+
+
+def _top_lines(source: str) -> Iterator[tuple[int, str]]:
+    """Yield the lines before the first that is neither empty nor a comment, with their numbers."""
+    for number, line in enumerate(re.split(r"\r\n|\r|\n", source), start=1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            return
+        yield number, line
 
 
 def _key(text: str) -> ContractKey:

@@ -13,7 +13,8 @@ from mila.network_language.shapes import Entry, NetworkShape, row_elements, shap
 from mila.network_language.wording import listed, shown
 
 NETWORK_DTYPES = ("float32", "float16", "bfloat16")
-INPUT_DTYPES = (*NETWORK_DTYPES, "int64", "int32", "bool")
+INTEGER_DTYPES = ("int64", "int32", "bool")
+INPUT_DTYPES = (*NETWORK_DTYPES, *INTEGER_DTYPES)
 _NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 

@@ -13,6 +13,7 @@ from mila.core.state import declared_state
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, NetworkError, ShapeError
 from mila.memory.storage import DType, Shape
+from mila.network_language.contracts import INTEGER_DTYPES
 from mila.network_language.plan_reading import plan_from_json
 from mila.network_language.registry import Registry
 from mila.network_language.resolved import ExternalTensor, ResolvedNetwork, ResolvedNode
@@ -36,10 +37,18 @@ class DefinedNetwork(Network[DefinedNetworkConfig]):
     Its inputs and outputs are those of the contracts, in their order. All axes but the batch are fixed.
 
     Args:
+        name: of the network, in messages and plans.
+        config: a saved one, to make its network again; or ``resolved``.
         resolved: what ``resolve`` returned.
-        device: such as ``"cpu"``.
+        registry: the operators that a saved network was made of; by default those of Mila.
+        device: such as ``"cpu"``, or an execution context; without one it can be planned, not built.
         dtype: stored dtype; the definition's by default.
         seed: of initial values and dropout.
+
+    Raises:
+        ConfigurationError: neither a config nor a resolved network, or both.
+        NetworkError: a plan that cannot be read, an operator whose component does not fit, or an output that is an
+            input of integers.
     """
 
     config_class = DefinedNetworkConfig
@@ -61,7 +70,7 @@ class DefinedNetwork(Network[DefinedNetworkConfig]):
             resolved = plan_from_json(config.plan, registry=registry)
         assert resolved is not None
         self.resolved = resolved
-        self.ports = tuple(_port(tensor, resolved.dtype) for tensor in resolved.inputs)
+        self.ports = tuple(_port(tensor) for tensor in resolved.inputs)
         self.output_names = tuple(tensor.name for tensor in resolved.outputs)
         self._integers = {tensor.ref for tensor, port in zip(resolved.inputs, self.ports, strict=True) if port.is_ids}
         self._nodes = {node.id: node for node in resolved.nodes}
@@ -91,6 +100,11 @@ class DefinedNetwork(Network[DefinedNetworkConfig]):
     @property
     def accepts_prefill_size(self) -> bool:
         """The definition is one for whole sequences."""
+        return False
+
+    @property
+    def takes_shorter_sequences(self) -> bool:
+        """The contracts fix every axis but the batch."""
         return False
 
     def check_input_shapes(self, shapes: Mapping[str, Shape]) -> None:
@@ -180,8 +194,8 @@ def network(
     return DefinedNetwork(name, resolved=resolved, device=device, dtype=compute_dtype, seed=seed)
 
 
-def _port(tensor: ExternalTensor, dtype: str) -> Port:
-    return Port(tensor.name, is_ids=tensor.dtype != dtype, is_mask=tensor.dtype == "bool")
+def _port(tensor: ExternalTensor) -> Port:
+    return Port(tensor.name, is_ids=tensor.dtype in INTEGER_DTYPES, is_mask=tensor.dtype == "bool")
 
 
 def _shown(tensor: ExternalTensor) -> str:

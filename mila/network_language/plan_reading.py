@@ -109,6 +109,8 @@ def plan_from_json(text: str | bytes, *, registry: Registry | None = None) -> Re
         NetworkError: ``E_SCHEMA`` for another form, ``E_STATE_VERSION`` for operators or versions that are not known
             here, ``E_INTEGRITY`` for a plan that was changed, and all that a definition can be refused for.
     """
+    if not isinstance(text, str | bytes):
+        raise NetworkError("E_SCHEMA", f"{_PLAN} is the JSON text of to_json, got {type(text).__name__}")
     document = _read(text)
     for name in ("schema_version", "resolution_version"):
         if document.get(name, 1) != 1:

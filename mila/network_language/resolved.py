@@ -11,8 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from mila.core import Component
+from mila.core.parameters import ParameterOverride
 from mila.core.state import declared_state
-from mila.errors import MilaError, NetworkError, NetworkErrorCode
+from mila.errors import ConfigurationError, MilaError, NetworkError, NetworkErrorCode
 from mila.network_language import plan_json, tables
 from mila.network_language.arguments import Value
 from mila.network_language.operator import NodeShapes, Operator, Shape
@@ -87,7 +88,8 @@ class ResolvedNode:
 
         Raises:
             NetworkError: ``E_OPERATOR``: the operator has no component. ``E_ARGUMENT``: the component refuses the
-                arguments. ``E_REGISTRY``: it has other inputs or outputs than the operator.
+                arguments. ``E_REGISTRY``: it has other inputs or outputs than the operator, another name than the node,
+                or not the parameters that the operator names.
         """
         if self.operator.component is None:
             raise self._error("E_OPERATOR", f"{self.operator.alias} names no component, so it cannot be built")
@@ -98,14 +100,20 @@ class ResolvedNode:
             raise self._error("E_ARGUMENT", f"{self.operator.alias}: {first['msg']}") from None
         except MilaError as error:
             raise self._error("E_ARGUMENT", f"{self.operator.alias}: {error}") from None
+        if not isinstance(component, Component) or component.name != self.id:
+            got = f"{type(component).__name__} {getattr(component, 'name', '')}".rstrip()
+            raise self._error("E_REGISTRY", f"{self.operator.alias}: expected a component called {self.id}, got {got}")
         ports = len(component.ports), len(component.output_names)
         if ports != (len(self.input_shapes), len(self.output_shapes)):
             expected = f"{len(self.input_shapes)} inputs and {len(self.output_shapes)} outputs"
             got = f"{type(component).__name__} with {ports[0]} and {ports[1]}"
             raise self._error("E_REGISTRY", f"{self.operator.alias}: expected a component of {expected}, got {got}")
-        for own, name in self.operator.parameter_names.items():
-            if any(declaration.name == own for declaration in component.parameters()):
-                component.override_parameter(own, state_name=name)
+        try:
+            component.override_parameters(
+                {own: ParameterOverride(state_name=name) for own, name in self.operator.parameter_names.items()}
+            )
+        except ConfigurationError as error:
+            raise self._error("E_REGISTRY", f"{self.operator.alias}: parameter_names: {error}") from None
         return component
 
     def _error(self, code: NetworkErrorCode, message: str) -> NetworkError:

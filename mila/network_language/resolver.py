@@ -134,12 +134,12 @@ def complete_shapes(facts: Facts, views: list[NodeView]) -> dict[str, NetworkSha
 
 
 def _inference_advice(views: list[NodeView], ref: str) -> str:
-    """Return which arguments would say it: those left open by the node that makes the tensor."""
+    """Return what would say it: arguments left open by the node that makes the tensor, else the tensor's use."""
     for view in views:
         missing = _open_arguments(view) if ref in view.node.outputs().values() else []
         if missing:
             return f"; give {' or '.join(missing)} of {view.node.label}"
-    return ""
+    return "; an operator that reads it with a fixed number of axes (attention, pool_tokens, mean) would say it"
 
 
 def _open_arguments(view: NodeView) -> list[str]:

@@ -6,10 +6,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from math import prod
 
 from mila.errors import NetworkError
+from mila.memory.storage import network_dtype
 from mila.network_language import limits
 from mila.network_language.arguments import Value
 from mila.network_language.capture import INFERRED, Capture, Captured
-from mila.network_language.contracts import Contracts, contract_names, read_contracts
+from mila.network_language.contracts import INTEGER_DTYPES, Contracts, contract_names, read_contracts
 from mila.network_language.operators import BUILT_IN
 from mila.network_language.registry import Registry
 from mila.network_language.relations import NodeView
@@ -18,6 +19,7 @@ from mila.network_language.resolver import check_dtypes, check_graph, complete_s
 from mila.network_language.settings import check_targets
 from mila.network_language.shapes import Entry, NetworkShape
 from mila.network_language.source import parse
+from mila.serialization.conversion import FLOATS
 
 ShapeContract = Sequence[Entry] | Mapping[str, Sequence[Entry]]
 
@@ -69,7 +71,7 @@ def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwor
     dtypes = check_dtypes(captured, contracts)
     facts, views = solve(captured, contracts)
     shapes = complete_shapes(facts, views)
-    integers = frozenset(f"input:{name}" for name, dtype in contracts.input_dtypes.items() if dtype != contracts.dtype)
+    integers = frozenset(f"input:{name}" for name, dtype in contracts.input_dtypes.items() if dtype in INTEGER_DTYPES)
     nodes = tuple(_resolved(view, shapes, integers) for view in views)
     inputs = tuple(
         ExternalTensor(name, f"input:{name}", shape, contracts.input_dtypes[name])
@@ -109,10 +111,20 @@ def _resolved(view: NodeView, by_ref: Mapping[str, NetworkShape], integers: froz
     )
 
 
+def _check_stored(node: ResolvedNode, dtype: str) -> None:
+    """Raise unless tensors of the network's dtype hold the values that the node writes into them."""
+    for argument in node.operator.arguments:
+        value = node.arguments[argument.name]
+        if argument.stored and isinstance(value, float) and abs(value) > FLOATS[network_dtype(dtype)]:
+            message = f"{node.operator.alias}: {argument.name} is a number that {dtype} holds, got {value}"
+            raise node.place.error("E_ARGUMENT", message, node=node.id)
+
+
 def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str) -> None:
-    """Raise for settings of parameters that are not there, and for more state than a network may have."""
+    """Raise for values and settings that parameters cannot have, and for more state than a network may have."""
     tensors = size = 0
     for node in nodes:
+        _check_stored(node, dtype)
         shapes = node.parameter_shapes()
         try:
             check_targets(node.settings, shapes, dtype)
@@ -120,7 +132,10 @@ def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str) -> None:
             raise node.place.error(error.code, error.message, node=node.id) from None
         tensors += len(shapes)
         size += sum(map(prod, shapes.values())) * (4 if dtype == "float32" else 2)
-        if tensors > limits.MOST_PARAMETERS or size > limits.MOST_STATE_BYTES:
-            most = f"at most {limits.MOST_PARAMETERS:,} of {limits.MOST_STATE_BYTES:,} bytes"
-            message = f"up to here the network has {tensors:,} parameters of {size:,} bytes; {most}"
-            raise node.place.error("E_RESOURCE", message, node=node.id)
+        for count, most, what in (
+            (tensors, limits.MOST_PARAMETERS, "parameters"),
+            (size, limits.MOST_STATE_BYTES, "bytes of parameters"),
+        ):
+            if count > most:
+                message = f"up to here the network has {count:,} {what}; at most {most:,}"
+                raise node.place.error("E_RESOURCE", message, node=node.id)

@@ -83,7 +83,10 @@ def check_targets(settings: Settings, parameters: Mapping[str, object], dtype: s
 
 def _by_path(value: object, code: NetworkErrorCode, keyword: str) -> dict[str, object]:
     if not isinstance(value, dict):
-        raise NetworkError(code, f'{keyword} is a mapping such as {{"weight": ...}}, got {shown(value)}')
+        expected = 'True, False or a mapping such as {"weight": False}'
+        if keyword == "init":
+            expected = 'a mapping such as {"weight": 0.5}'
+        raise NetworkError(code, f"{keyword} is {expected}, got {shown(value)}")
     for path in value:
         if not isinstance(path, str) or not _PATH.fullmatch(path):
             raise NetworkError(code, f"{keyword}: {shown(path)} is no name of a parameter")

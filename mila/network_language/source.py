@@ -11,6 +11,10 @@ from mila.errors import NetworkError, NetworkErrorCode
 from mila.network_language import limits
 from mila.network_language.wording import did_you_mean, shown
 
+_LONG_INTEGER = f"an integer of more than {limits.LARGEST_LITERAL_BITS} bits"
+#: How many items of a list a message repeats, and how many characters of them.
+_MOST_SHOWN, _WIDEST_SHOWN = 8, 120
+
 
 @dataclass(frozen=True)
 class Place:
@@ -128,6 +132,8 @@ def _syntax_tree(text: str, reader: _Reader) -> ast.Module:
         return ast.parse(text, feature_version=(3, 11))
     except SyntaxError as error:
         place = Place(error.lineno or 1, max(error.offset or 1, 1) + reader.margin)
+        if "integer string conversion" in error.msg:  # Python reads no integers of thousands of digits
+            raise place.error("E_RESOURCE", _LONG_INTEGER) from None
         raise place.error("E_SYNTAX", f"not valid Python: {error.msg}") from None
     except (RecursionError, MemoryError):
         raise NetworkError("E_RESOURCE", "the source is nested too deeply to follow") from None
@@ -228,7 +234,19 @@ class _Reader:
             if keyword.arg in dict(keywords):
                 raise self.place(keyword).error("E_SYNTAX", f"{shown(keyword.arg)} is given twice")
             keywords.append((keyword.arg, self._argument(keyword.value)))
+        self._check_lists(alias, node.args)
         return Call(alias, tuple(self._argument(item) for item in node.args), tuple(keywords), place)
+
+    def _check_lists(self, alias: str, arguments: list[ast.expr]) -> None:
+        """Refuse tensors in a list: each is an argument of its own."""
+        for argument in arguments:
+            items = argument.elts if isinstance(argument, ast.List | ast.Tuple) else []
+            inside = next((item for item in items if isinstance(item, ast.Name | ast.Call)), None)
+            if inside is not None:
+                few = len(items) <= _MOST_SHOWN and all(isinstance(item, ast.Name) for item in items)
+                tensors = ", ".join(map(ast.unparse, items)) if few else "a, b, ..."
+                message = f"a list holds no tensors; write {alias}({tensors[:_WIDEST_SHOWN]})"
+                raise self.place(inside).error("E_SYNTAX", message)
 
     def _argument(self, node: ast.expr) -> Name | Constant | Call:
         if isinstance(node, ast.Name | ast.Call):
@@ -269,7 +287,7 @@ class _Reader:
             return value
         if isinstance(value, int) and not isinstance(value, bool):
             if value.bit_length() > limits.LARGEST_LITERAL_BITS:
-                raise place.error("E_RESOURCE", f"an integer of more than {limits.LARGEST_LITERAL_BITS} bits")
+                raise place.error("E_RESOURCE", _LONG_INTEGER)
             return value
         if value is None or isinstance(value, bool | float):
             return value

@@ -22,12 +22,12 @@ class PerChannelFp8(BaseModel):
     kind: Literal["per_channel_fp8_e4m3"] = "per_channel_fp8_e4m3"
 
 
-def quantize_rows(table: NDArray[Any], scales: NDArray[np.float32], values: NDArray[Any]) -> None:
-    """Quantize the rows of ``values (N, C)`` into ``table (N, C)`` float8_e4m3fn and ``scales (N,)``."""
+def quantize_rows(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.float32]]:
+    """The rows of ``values (N, C)``, quantized: (N, C) float8_e4m3fn and their scales (N,)."""
     rows = values.astype(np.float32)
     largest = np.abs(rows).max(axis=1, initial=0)
-    scales[...] = np.where(largest > 0, largest / np.float32(LARGEST_E4M3), np.float32(1))
-    table[...] = np.clip(rows / scales[:, None], -LARGEST_E4M3, LARGEST_E4M3).astype(FLOAT8_E4M3)
+    scales = np.where(largest > 0, largest / np.float32(LARGEST_E4M3), np.float32(1))
+    return np.clip(rows / scales[:, None], -LARGEST_E4M3, LARGEST_E4M3).astype(FLOAT8_E4M3), scales
 
 
 def rows_are_finite(values: NDArray[Any]) -> bool:

@@ -27,6 +27,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from mila.core import TrainingStep
+from mila.core.state import StoredRows, convert_into, write_array
 from mila.errors import CheckpointError
 from mila.kernels.signatures import Array
 from mila.serialization import ArchiveMode, ArchiveReader, ModelArchive, SafetensorsFile, SafetensorsWriter
@@ -97,7 +98,7 @@ def save_checkpoint(path: Path | str, step: TrainingStep, state: TrainingState, 
 
     def write(writer: SafetensorsWriter) -> None:
         for name, array in moments.items():
-            writer.write(name, array)
+            write_array(step.device, writer, name, array)
 
     with ModelArchive.create(path, ArchiveMode.CHECKPOINT, sequence=state.update_count) as archive:
         write_model(archive, step.network, tokenizer)
@@ -130,7 +131,10 @@ def load_checkpoint(path: Path | str, step: TrainingStep, expected: TrainingStat
             with archive.scope(MODEL_SCOPE):
                 step.network.load_(archive, ArchiveMode.CHECKPOINT)
             for name, array in moments.items():
-                source.copy_into(name, array)
+                if step.device.is_host:
+                    source.copy_into(name, array)
+                else:
+                    convert_into(step.device, array, StoredRows.of(source, name))
     step.restore_counts(state.update_count, state.training_run_count)
     return state
 

@@ -75,6 +75,6 @@ def _last_logits(source: TrainingStep | LanguageModel[Any], window: TokenArray) 
     if isinstance(source, LanguageModel):
         logits: Array = source.prefill([window])
     else:
-        logits = source.logits(window[None])[:, -1]
+        logits = source.device.download(source.logits(source.device.to_device(window[None])))[:, -1]
     last: Array = logits[0]
     return last

@@ -13,6 +13,7 @@ import numpy as np
 from mila.components import SoftmaxCrossEntropy
 from mila.core import BuildContext, Component, RuntimeMode, TrainingMode, TrainingStep
 from mila.errors import CheckpointError, DataError, LifecycleError, NonFiniteError
+from mila.kernels.signatures import Array
 from mila.memory import MemoryPlan
 from mila.models import LanguageModel
 from mila.training.adamw import AdamW
@@ -173,7 +174,7 @@ class Trainer:
         self.step.set_training_mode(TrainingMode.EVAL)
         try:
             for inputs, targets in batches:
-                total += float(self.step.forward(inputs, targets)[0]) * len(inputs)
+                total += self._loss_of(*map(self.step.device.to_device, (inputs, targets))) * len(inputs)
                 rows += len(inputs)
         finally:
             self.step.set_training_mode(mode)
@@ -213,9 +214,14 @@ class Trainer:
         self.step.zero_gradients()
         for _ in range(parts):
             self._batches.next_batch(self._inputs, self._targets)
-            loss += float(self.step.forward(self._inputs, self._targets)[0]) / parts
-            self.step.backward(self._inputs, self._targets, loss_scale=1.0 / parts)
+            batch = [self.step.device.to_device(ids) for ids in (self._inputs, self._targets)]
+            loss += self._loss_of(*batch) / parts
+            self.step.backward(*batch, loss_scale=1.0 / parts)
         return loss
+
+    def _loss_of(self, inputs: Array, targets: Array) -> float:
+        """The loss of arrays of the step's device."""
+        return float(self.step.device.download(self.step.forward(inputs, targets))[0])
 
     def _look_back(self, notify: Report) -> None:
         """Validate and save where it is time to."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -31,8 +32,9 @@ TEXTS = ["a photo of a cat", "a photo of a dog", "Stock market report, 1929!"]
 LONG = "a photo of a dog and a cat and a dog and a cat"
 
 
-def write_tokenizer(folder: Path, *, ends: bool = True) -> int:
-    """Byte pairs with ends of words, in lower case, as CLIP has them; returns how many tokens there are."""
+@lru_cache
+def trained(ends: bool) -> tuple[str, int]:
+    """``tokenizer.json`` with byte pairs, ends of words and lower case, as CLIP has it, and how many tokens it has."""
     trained = Tokenizer(models.BPE(end_of_word_suffix="</w>"))
     trained.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Lowercase()])
     trained.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -49,14 +51,12 @@ def write_tokenizer(folder: Path, *, ends: bool = True) -> int:
     if ends:
         end, begin = ((token, vocabulary[token]) for token in (END, BEGIN))
         tokenizer.post_processor = processors.RobertaProcessing(end, begin, trim_offsets=False, add_prefix_space=False)
-    tokenizer.save(str(folder / "tokenizer.json"))
-    return len(vocabulary)
+    return tokenizer.to_str(), len(vocabulary)
 
 
 def write_clip(folder: Path, *, ends: bool = True, **fields: Any) -> Path:
     """A text encoder with random weights, and its tokenizer."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    count = write_tokenizer(folder.parent, ends=ends)
+    tokenizer, count = trained(ends)
     sizes: dict[str, Any] = {
         "embedding_dim": 12,
         "hidden_dim": 20,
@@ -70,7 +70,7 @@ def write_clip(folder: Path, *, ends: bool = True, **fields: Any) -> Path:
     encoder = ClipTextEncoder("text", config, device="cpu", seed=4)
     encoder.build(BuildContext((1, LENGTH), RuntimeMode.INFERENCE, initialize_parameters=True))
     encoder.save_pretrained(folder)
-    (folder.parent / "tokenizer.json").rename(folder / "tokenizer.json")
+    (folder / "tokenizer.json").write_text(tokenizer, "utf-8")
     return folder
 
 
@@ -93,8 +93,7 @@ def document(folder: Path, *arguments: str | Path, given: str | bytes | None = N
 
 def expected(folder: Path, texts: list[str]) -> Array:
     """Each text by itself, in a network of the full length: batches and padding must not change it."""
-    encoder: Any = mila.from_pretrained(folder)
-    assert isinstance(encoder, ClipTextEncoder)
+    encoder = mila.from_pretrained(folder)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
     tokenizer.enable_truncation(LENGTH)
     tokenizer.enable_padding(length=LENGTH, pad_id=5)
@@ -113,17 +112,17 @@ def expected(folder: Path, texts: list[str]) -> Array:
     [{}, {"projection_dim": None}, {"end_of_text_id": None}, {"activation": "gelu", "projection_dim": 1}],
     ids=["projected", "pooled", "largest id", "one value"],
 )
-@pytest.mark.parametrize("batch", [1, 2, 16])
-def test_embeddings_are_those_of_each_text_alone(fields: dict[str, Any], batch: int, tmp_path: Path) -> None:
+def test_embeddings_are_those_of_each_text_alone(fields: dict[str, Any], tmp_path: Path) -> None:
     folder = write_clip(tmp_path / "model", **fields)
     texts = [*TEXTS, LONG, "", TEXTS[0]]
     raw = expected(folder, texts)
-    found = document(folder, *texts, "--raw", "--batch-size", str(batch))
-    np.testing.assert_allclose(found["embeddings"], raw, rtol=1e-4, atol=1e-5)
     norms = np.linalg.norm(raw, axis=1)
-    np.testing.assert_allclose(found["norms"], norms, rtol=1e-4)
     unit = raw / norms[:, None]
-    np.testing.assert_allclose(found["similarities"], unit @ unit.T, atol=1e-5)
+    for batch in (1, 2, 16):
+        found = document(folder, *texts, "--raw", "--batch-size", str(batch))
+        np.testing.assert_allclose(found["embeddings"], raw, rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found["norms"], norms, rtol=1e-4)
+        np.testing.assert_allclose(found["similarities"], unit @ unit.T, atol=1e-5)
     np.testing.assert_allclose(document(folder, *texts)["embeddings"], unit, rtol=1e-4, atol=1e-5)
     assert (found["is_projected"], found["is_normalized"]) == (fields.get("projection_dim", 8) is not None, False)
     assert (found["dimension"], found["is_truncated"]) == (raw.shape[1], [False, False, False, True, False, False])
@@ -142,6 +141,30 @@ def test_a_text_is_cut_before_its_end_token(folder: Path) -> None:
         encode_text(tokenizer, LONG, config.model_copy(update={"max_seq_len": 2}))
 
 
+class Interleaved:
+    """A tokenizer that puts a token between those of the text."""
+
+    folder = Path("interleaved")
+
+    def encode(self, text: str, *, add_special_tokens: bool = True, name: str = "text") -> list[int]:
+        inner = [*range(1, len(text) + 1)]
+        return [0, *(token for each in inner for token in (each, 99)), 100] if add_special_tokens else inner
+
+
+def test_a_text_that_cannot_be_cut_is_refused() -> None:
+    tokenizer: Any = Interleaved()
+    config = ClipTextConfig(vocab_size=101, max_seq_len=LENGTH, end_of_text_id=100)
+    assert encode_text(tokenizer, "abcde", config).ids == (0, 1, 99, 2, 99, 3, 99, 4, 99, 5, 99, 100)
+    with pytest.raises(DataError, match=r"^interleaved: text 3: expected at most 12 tokens, got 14, .* be cut"):
+        encode_text(tokenizer, "abcdef", config, "text 3")
+
+
+def test_an_error_says_which_text_it_is_about(tmp_path: Path) -> None:
+    folder = write_clip(tmp_path / "model", ends=False, end_of_text_id=None)
+    result = embedded(folder, given=f"{TEXTS[0]}\n\n{TEXTS[1]}\n")
+    assert (result.exit_code, result.stderr) == (1, "mila: text 2: expected at least one token, got none\n")
+
+
 def test_padding_is_never_the_largest_id(tmp_path: Path) -> None:
     """Under the rule of old models a pad token beyond the end token would be taken for the end."""
     folder = write_clip(tmp_path / "model", vocab_size=700, end_of_text_id=None)
@@ -153,8 +176,8 @@ def test_padding_is_never_the_largest_id(tmp_path: Path) -> None:
 
 
 def test_texts_that_do_not_fit_an_encoder_are_refused(folder: Path) -> None:
-    encoder: Any = mila.from_pretrained(folder, context_length=4)
-    with pytest.raises(DataError, match="text 1: expected at most 4 tokens, got 5"):
+    encoder = read_clip_text_folder(folder).load(length=4)
+    with pytest.raises(DataError, match="text 2: expected at most 4 tokens, got 5"):
         embed_texts(encoder, [EncodedText((1,), False), EncodedText((1,) * 5, False)])
     with pytest.raises(DataError, match="expected at least one, got none"):
         embed_texts(encoder, [])
@@ -210,11 +233,31 @@ def test_embeddings_are_saved(name: str, raw: bool, folder: Path, tmp_path: Path
     file.write_bytes(b"what was there before")
     result = embedded(folder, *TEXTS, "--output", file, *options)
     assert (result.exit_code, f"{file}: 3 embeddings of 8 values" in result.stderr) == (0, True)
-    saved = np.load(file) if name.endswith(".npy") else load_file(file)["embeddings"]
-    assert (saved.dtype, saved.tolist()) == (np.float32, document(folder, *TEXTS, *options)["embeddings"])
+    shown = document(folder, *TEXTS, *options)
+    has_two = name.endswith(".safetensors")
+    assert ("and their similarities" in result.stderr) == has_two
+    saved = load_file(file) if has_two else {"embeddings": np.load(file)}
+    assert set(saved) == ({"embeddings", "similarities"} if has_two else {"embeddings"})
+    for each, array in saved.items():
+        assert (array.dtype, array.tolist()) == (np.float32, shown[each])
     assert [each.name for each in tmp_path.iterdir()] == [name]
     found = document(folder, *TEXTS, "--output", file)
-    assert (found["output"], "embeddings" in found) == (str(file), False)
+    assert (found["output"], "embeddings" in found, "similarities" in found) == (str(file), False, not has_two)
+
+
+def test_many_texts_have_no_similarities_and_that_is_said(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = "\n".join(map(str, range(257)))
+    note = "no similarities: JSON has those of at most 256 texts, a .safetensors file of at most 8,192"
+    found = document(folder, given=lines)
+    assert ("similarities" in found, len(found["embeddings"]), found["notes"]) == (False, 257, [note])
+    file = tmp_path / "texts.safetensors"
+    found = document(folder, "--output", file, given=lines)
+    assert (load_file(file)["similarities"].shape, found["notes"]) == ((257, 257), [])
+    monkeypatch.setattr("mila.cli.embed._COMPARED_IN_FILE", 256)
+    result = embedded(folder, "--output", file, given=lines)
+    assert (result.exit_code, f"note: {note}" in result.stderr, set(load_file(file))) == (0, True, {"embeddings"})
 
 
 def test_a_process_prints_nothing_but_the_tables(folder: Path) -> None:
@@ -260,7 +303,7 @@ def test_folders_of_other_models_and_without_a_tokenizer(folder: Path, tmp_path:
     result = embedded(tmp_path, "a")
     assert (result.exit_code, "got no tokenizer" in result.stderr) == (1, True)
     result = CliRunner().invoke(app, ["generate", str(folder), "a"])
-    assert (result.exit_code, "it is for `mila embed`" in result.stderr) == (1, True)
+    assert (result.exit_code, "and `mila embed`" in result.stderr) == (1, True)
 
 
 def test_a_field_can_be_ignored(tmp_path: Path) -> None:

@@ -74,6 +74,13 @@ def test_numpy_is_loaded_after_its_environment_is_set(
     assert set(met) == {f"numpy meets {expected}"}
 
 
+def test_little_is_loaded_before_ctrl_c_is_taken_care_of() -> None:
+    """Until then it ends in a traceback."""
+    probe = "import signal, sys; known = {*sys.modules}; import mila.cli.main; print(*sorted({*sys.modules} - known))"
+    done = subprocess.run([sys.executable, "-c", probe], env=environment(), capture_output=True, text=True, check=True)
+    assert {*done.stdout.split()} <= {"__future__", "mila", "mila.cli", "mila.cli.main"}
+
+
 INTERRUPTED = """
 import os, signal, sys
 

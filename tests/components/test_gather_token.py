@@ -1,4 +1,4 @@
-"""GatherToken: the first of the largest ids, whatever the ids are; copies, never computes."""
+"""GatherToken: the first of the largest ids, or of one id, whatever the ids are; copies, never computes."""
 
 from __future__ import annotations
 
@@ -22,8 +22,10 @@ Array = NDArray[Any]
 both_dtypes = pytest.mark.parametrize("dtype", ["float32", "float64"])
 
 
-def built(x: Array, ids: Array, mode: RuntimeMode = RuntimeMode.TRAINING) -> GatherToken:
-    component = GatherToken("gather", device="cpu", dtype=x.dtype)
+def built(
+    x: Array, ids: Array, mode: RuntimeMode = RuntimeMode.TRAINING, *, token_id: int | None = None
+) -> GatherToken:
+    component = GatherToken("gather", GatherTokenConfig(token_id=token_id), device="cpu", dtype=x.dtype)
     component.build(BuildContext({"x": x.shape, "ids": ids.shape}, mode))
     return component
 
@@ -63,6 +65,37 @@ def test_there_are_vectors() -> None:
 def test_any_int64_is_compared_exactly(ids: list[int], position: int) -> None:
     x, many = random("float32", 1, 3, 4), np.array([ids])
     np.testing.assert_array_equal(built(x, many).forward(x, many), x[:, position])
+
+
+@pytest.mark.parametrize(
+    ("token_id", "dtype", "ids", "position"),
+    [
+        (5, "int64", [9, 5, 5, 9], 1),
+        (9, "int64", [9, 5, 5, 9], 0),
+        (7, "int64", [9, 5, 5, 9], 0),
+        (-1, "int32", [2, 3, -1, -1], 2),
+        (2**32 - 1, "int32", [2, 3, -1, -1], 0),
+        (SMALLEST, "int64", [0, LARGEST, SMALLEST, 0], 2),
+        (LARGEST, "int64", [0, SMALLEST, 0, LARGEST], 3),
+        (2**53 + 1, "int64", [2**53, 2**53 + 2, 2**53 + 1, 0], 2),  # equal as float64
+    ],
+)
+def test_an_id_is_found_at_its_first_position_or_the_text_at_its_first(
+    token_id: int, dtype: str, ids: list[int], position: int
+) -> None:
+    x, many = random("float32", 1, 4, 3), np.array([ids], dtype)
+    component = built(x, many, token_id=token_id)
+    output = component.forward(x, many)
+    np.testing.assert_array_equal(output, x[:, position])
+    dx, _ = component.backward(x, many, output)
+    np.testing.assert_array_equal(dx, np.where(np.arange(4)[:, None] == position, x, 0))
+
+
+@pytest.mark.parametrize("position", [0, 4095, 4096, 9999])
+def test_an_id_is_found_in_a_long_text(position: int) -> None:
+    x, ids = random("float32", 1, 10_000, 2), np.zeros((1, 10_000), np.int64)
+    ids[0, position:] = 3
+    np.testing.assert_array_equal(built(x, ids, token_id=3).forward(x, ids), x[:, position])
 
 
 @both_dtypes

@@ -9,16 +9,12 @@ import pytest
 
 from mila import BuildContext, CompositeComponent, Graph, Network, Reference, RuntimeMode
 from mila.components import LayerScale, LayerScaleConfig, Linear, LinearConfig
-from mila.core import ComponentConfig
 from mila.core.initializers import constant
 from mila.errors import ConfigurationError, LifecycleError
+from tests.core.parts import EmptyConfig
 
 TRAINING = RuntimeMode.TRAINING
 CONTEXT = BuildContext((2, 3), TRAINING)
-
-
-class EmptyConfig(ComponentConfig):
-    """Nothing to say."""
 
 
 class Branch(CompositeComponent[EmptyConfig]):

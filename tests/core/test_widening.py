@@ -10,12 +10,15 @@ import pytest
 from mila.components import LayerNorm, LayerNormConfig, Linear, LinearConfig
 from mila.core import BuildContext, Component, RuntimeMode
 from mila.core.widening import WideGradient
+from mila.devices.host import Host
 from mila.kernels.cpu.table import CpuKernels
 from mila.memory.plan import TRANSIENT
 
 
 def wide_gradient() -> WideGradient:
-    return WideGradient(np.full(3, 7, np.float16), np.full(3, np.nan, np.float32), CpuKernels(1).cast)
+    return WideGradient(
+        np.full(3, 7, np.float16), Host(1).set_bytes, np.full(3, np.nan, np.float32), CpuKernels(1).cast
+    )
 
 
 def test_a_step_contributes_as_often_as_it_likes_and_is_rounded_once() -> None:

@@ -94,15 +94,12 @@ def test_greedy_tokens(gguf_file: Path, report: ImportReport, their_tokenizer: A
     theirs = load(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
     prompts = [their_tokenizer.encode(prompt) for prompt in PROMPTS]
     expected = []
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     for ids in prompts:
         batch = torch.tensor([ids])
         # No token ends it: 64 are compared, whatever the model says.
         options = {"max_new_tokens": 64, "min_new_tokens": 64, "do_sample": False, "eos_token_id": None}
         made = theirs.generate(batch, attention_mask=torch.ones_like(batch), pad_token_id=0, **options)
         expected.append(tuple(made[0, len(ids) :].tolist()))
-    torch.set_num_threads(threads)
     device = mila.ExecutionContext("cpu", threads=1)
     network = mila.from_pretrained(report.folder, context_length=128, batch_size=5, prefill_size=16, device=device)
     for ids, tokens in zip(prompts, expected, strict=True):

@@ -50,6 +50,10 @@ class Bench:
         """A workspace of the declared size (and more, if asked for): nothing may be read in it before it is written."""
         return np.full(elements + self.spare_workspace, np.nan, self.dtype)
 
+    def statistics(self, values: Array) -> Array:
+        """Saved values of the dtype that components give them: float32 where the arrays are of half precision."""
+        return values.astype(np.float32 if self.dtype.itemsize == 2 else self.dtype)
+
     def float8(self, *shape: int) -> Array:
         """Values of float8_e4m3fn, subnormal ones included."""
         values = self.random.standard_normal(shape) * 2.0 ** self.random.integers(-9, 6, shape)

@@ -92,7 +92,7 @@ def backward_case(accumulate: bool, frozen: tuple[str, ...]) -> Build:
         for name in outputs:
             if accumulate and name != "dx":
                 expected[name] = expected[name] + wide(outputs[name])
-        saved = normal.reshape(b.rows, NORMED * b.columns).astype(b.dtype), rstd.astype(b.dtype)
+        saved = normal.reshape(b.rows, NORMED * b.columns).astype(b.dtype), b.statistics(rstd)
         gradients = outputs.get("dquery_weight"), outputs.get("dkey_weight")
         workspace = b.workspace(b.kernels.head_norm_backward_workspace(b.rows, HEADS, KV_HEADS, b.columns))
         return Run(

@@ -49,7 +49,7 @@ def loss_cases() -> Iterator[Case]:
             expected[valid, targets[valid]] -= 1
             expected[np.setdiff1d(np.arange(b.rows), valid)] = 0
             expected *= float(dloss[0]) / max(1, valid.size)
-            saved = sums.astype(b.dtype)
+            saved = b.statistics(sums)
             return Run(
                 lambda: b.kernels.cross_entropy_backward(dlogits, saved, dloss, logits, targets, ignore_index),
                 {"dlogits": dlogits},

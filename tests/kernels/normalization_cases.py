@@ -65,7 +65,7 @@ def layer_norm_cases() -> Iterator[Case]:
             expected = {
                 name: expected[name] + (wide(outputs[name]) if accumulate and name != "dx" else 0) for name in outputs
             }
-            saved = mean.astype(b.dtype), rstd.astype(b.dtype)
+            saved = b.statistics(mean), b.statistics(rstd)
             workspace = b.workspace(b.kernels.layer_norm_backward_workspace(b.rows, b.columns))
             parameters = outputs.get("dweight"), outputs.get("dbias")
             return Run(
@@ -127,7 +127,7 @@ def rms_norm_cases() -> Iterator[Case]:
             expected = {
                 name: expected[name] + (wide(outputs[name]) if accumulate and name != "dx" else 0) for name in outputs
             }
-            rstd = spread[:, 0].astype(b.dtype)
+            rstd = b.statistics(spread[:, 0])
             workspace = b.workspace(b.kernels.rms_norm_backward_workspace(b.rows, b.columns))
             parameters = outputs.get("dweight"), outputs.get("dbias")
             return Run(

@@ -11,13 +11,16 @@ from mila.kernels.signatures import Array
 from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 LENGTH = 5
+#: An id that no row has; in 32 bits it would be 7.
+SOUGHT_FAR = (1 << 32) + 7
 
 
 def token_cases() -> Iterator[Case]:
     for dtype in (np.int32, np.int64):
-        name = np.dtype(dtype).name
-        yield Case(f"gather_token_forward-{name}", gather_forward(dtype), elementwise=True)
-        yield Case(f"gather_token_backward-{name}", gather_backward(dtype), elementwise=True)
+        for token_id in (None, 7, np.iinfo(dtype).min, SOUGHT_FAR):
+            name = f"{np.dtype(dtype).name}-{token_id}"
+            yield Case(f"gather_token_forward-{name}", gather_forward(dtype, token_id), elementwise=True)
+            yield Case(f"gather_token_backward-{name}", gather_backward(dtype, token_id), elementwise=True)
     yield Case("prepend_forward", prepend_forward, elementwise=True)
     for trains, accumulate in ((True, False), (True, True), (False, False)):
         yield Case(f"prepend_backward-{trains}-{accumulate}", prepend_backward(trains, accumulate), elementwise=True)
@@ -27,31 +30,35 @@ def token_cases() -> Iterator[Case]:
 
 
 def ids_of(b: Bench, dtype: Any) -> Array:
-    """Few different ids, negative and extreme ones among them, so that most rows have several largest ones."""
+    """Few different ids, negative and extreme ones among them, so that most rows have one several times."""
     limits = np.iinfo(dtype)
     return b.random.choice(np.array([limits.min, -1, 0, 7, limits.max], dtype), (b.rows, LENGTH))
 
 
-def first_largest(ids: Array) -> list[int]:
-    return [row.index(max(row)) for row in ids.tolist()]
+def positions(ids: Array, token_id: int | None) -> list[int]:
+    rows: list[list[int]] = ids.tolist()
+    sought = [max(row) if token_id is None else token_id for row in rows]
+    return [row.index(each) if each in row else 0 for row, each in zip(rows, sought, strict=True)]
 
 
-def gather_forward(dtype: Any) -> Build:
+def gather_forward(dtype: Any, token_id: int | None) -> Build:
     def build(b: Bench) -> Run:
         x, ids, output = b.array(b.rows, LENGTH, b.columns), ids_of(b, dtype), b.empty(b.rows, b.columns)
-        expected = wide(x)[np.arange(b.rows), first_largest(ids)] if b.rows else wide(output)
-        return Run(lambda: b.kernels.gather_token_forward(output, x, ids), {"output": output}, {"output": expected})
+        expected = wide(x)[np.arange(b.rows), positions(ids, token_id)] if b.rows else wide(output)
+        return Run(
+            lambda: b.kernels.gather_token_forward(output, x, ids, token_id), {"output": output}, {"output": expected}
+        )
 
     return build
 
 
-def gather_backward(dtype: Any) -> Build:
+def gather_backward(dtype: Any, token_id: int | None) -> Build:
     def build(b: Bench) -> Run:
         dy, ids, dx = b.array(b.rows, b.columns), ids_of(b, dtype), b.empty(b.rows, LENGTH, b.columns)
         expected = np.zeros(dx.shape)
-        for row, position in enumerate(first_largest(ids)):
+        for row, position in enumerate(positions(ids, token_id)):
             expected[row, position] = dy[row]
-        return Run(lambda: b.kernels.gather_token_backward(dx, dy, ids), {"dx": dx}, {"dx": expected})
+        return Run(lambda: b.kernels.gather_token_backward(dx, dy, ids, token_id), {"dx": dx}, {"dx": expected})
 
     return build
 

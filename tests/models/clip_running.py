@@ -10,10 +10,9 @@ from typing import Any
 
 import numpy as np
 
-import mila
 from mila import RuntimeMode
 from mila.kernels.signatures import Array
-from mila.models import ClipTextEncoder
+from mila.models import ClipTextEncoder, read_clip_text_folder
 from mila.serialization import open_tensors, save_tensors
 from tests.models.clip_cases import CLIP_GOLDEN, B
 from tests.models.running import relative_error
@@ -24,9 +23,7 @@ Tensors = dict[str, Array]
 
 def load_clip(folder: Path, **options: Any) -> ClipTextEncoder:
     """The encoder of a folder, for the ids of the tests."""
-    encoder: Any = mila.from_pretrained(folder, **({"batch_size": B} | options))
-    assert isinstance(encoder, ClipTextEncoder)
-    return encoder
+    return read_clip_text_folder(folder).load(**({"batch_size": B} | options))
 
 
 def encode(encoder: ClipTextEncoder, ids: Array) -> dict[str, Array]:

@@ -201,23 +201,32 @@ def test_sizes_beyond_the_language_are_refused_with_the_file(tmp_path: Path) -> 
 
 
 def test_each_kind_of_model_is_read_by_its_own_functions() -> None:
-    with pytest.raises(CheckpointError, match=r"got 'clip_text_model'; it is for `mila embed`"):
+    with pytest.raises(CheckpointError, match=r"got 'clip_text_model'; .* read_clip_text_folder, .* `mila embed`"):
         read_model_folder(CLIP_GOLDEN / "projected")
     with pytest.raises(CheckpointError, match="expected the model type clip_text_model or clip, got 'gpt2'"):
         read_clip_text_folder(GOLDEN / "gpt2_tied")
-    with pytest.raises(ConfigurationError, match="a language model needs context_length"):
+    with pytest.raises(ConfigurationError, match="gpt2_tied: a language model needs context_length"):
         mila.from_pretrained(GOLDEN / "gpt2_tied")
+
+
+@pytest.mark.parametrize(("said", "got"), [({"model_type": "bert"}, "'bert'"), ({}, "None")])
+def test_another_kind_of_model_is_named_before_what_a_call_lacks(said: Fields, got: str, tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(said))
+    with pytest.raises(CheckpointError, match=rf"config\.json: expected one of the model types gpt2, .*, got {got}$"):
+        mila.from_pretrained(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tie_word_embeddings": True}, ConfigurationError, "a text encoder has no head"),
         ({"dropout": 0.1}, ConfigurationError, "a text encoder has no dropout here, got dropout=0.1"),
-        ({"context_length": 12}, ConfigurationError, "expected a length from 1 to 11 tokens, got 12"),
-        ({"context_length": 0}, ShapeError, "context_length must be at least 1, got 0"),
+        ({"dropout": 1}, ConfigurationError, "dropout: expected a number from 0 to below 1 or None, got 1"),
+        ({"length": 12}, ConfigurationError, "expected a length from 1 to 11 tokens, got 12"),
+        ({"length": 0}, ShapeError, "load: length must be at least 1, got 0"),
+        ({"batch_size": 0}, ShapeError, "load: batch_size must be at least 1, got 0"),
         ({"prefill_size": 3}, ConfigurationError, "does not work on chunks of a sequence"),
-        ({"batch": 3}, ConfigurationError, "has no argument batch"),
+        ({"batch": 3}, ConfigurationError, "load: has no argument batch"),
+        ({"on_progress": 3}, ConfigurationError, "on_progress: expected a function or None, got 3"),
     ],
 )
 def test_arguments_that_do_not_fit_are_refused(options: Fields, error: type[Exception], message: str) -> None:
@@ -225,10 +234,22 @@ def test_arguments_that_do_not_fit_are_refused(options: Fields, error: type[Exce
         load_clip(CLIP_GOLDEN / "projected", **options)
 
 
+def test_from_pretrained_gives_the_encoder_of_a_folder_and_names_what_it_does_not_take() -> None:
+    encoder = mila.from_pretrained(CLIP_GOLDEN / "projected", batch_size=2, dtype="bfloat16")
+    assert clip_contents(encoder) == clip_contents(load_clip(CLIP_GOLDEN / "projected", dtype="bfloat16"))
+    assert (encoder.length, encoder.text_config.projection_dim) == (T, 9)
+    with pytest.raises(ConfigurationError, match="a text encoder has no head, got tie_word_embeddings=True"):
+        mila.from_pretrained(CLIP_GOLDEN / "projected", context_length=3, tie_word_embeddings=True)
+    with pytest.raises(ConfigurationError, match=r"no context_length, got 3; .* read_clip_text_folder\(folder\)\.load"):
+        mila.from_pretrained(CLIP_GOLDEN / "projected", context_length=3)
+
+
 def test_training_asks_what_to_do_about_dropout(tmp_path: Path) -> None:
     folder = edited_clip(tmp_path / "model", "projected", attention_dropout=0.1)
     load_clip(folder)
-    with pytest.raises(ConfigurationError, match=r"has attention_dropout = 0\.1; for training pass dropout=0\.0"):
+    with pytest.raises(
+        ConfigurationError, match=r"attention_dropout = 0\.1; .* pass dropout=0\.0 to from_pretrained, load"
+    ):
         load_clip(folder, runtime_mode=RuntimeMode.TRAINING)
     encoder = load_clip(folder, runtime_mode=RuntimeMode.TRAINING, dropout=0.0)
     encoder.save_pretrained(tmp_path / "export")
@@ -250,7 +271,7 @@ def add(name: str, array: Any) -> Callable[[Tensors], None]:
         ("projected", add("logit_scale", 1), "unexpected logit_scale"),
         ("projected", add("text_projection.weight", np.ones((15, 9))), "expected shape (9, 15), got (15, 9)"),
         ("projected", add("final_layer_norm.bias", np.ones(15)), "mixed names: text_model.embeddings."),
-        ("text_old", add("text_projection.weight", np.ones((9, 12))), "unexpected text_projection.weight"),
+        ("text_old", add("text_projection.weight", np.ones((9, 12))), "unexpected text_projection.weight: by archi"),
         ("text_old", lambda t: t.pop("encoder.layers.1.mlp.fc1.bias"), "missing encoder.layers.1.mlp.fc1.bias"),
         ("text_old", add("encoder.layers.2.mlp.fc1.bias", np.ones(37)), "unexpected encoder.layers.2.mlp.fc1.bias"),
         ("whole_old", add("vision_model.encoder.layers.2.mlp.fc1.bias", 1), "unexpected vision_model.encoder.layer"),

@@ -9,7 +9,13 @@ import pytest
 import mila
 from mila.network_language import BUILT_IN
 from mila.network_language.catalogue import example_source
-from mila.network_language.contract_text import comment_lines, contract_comments, read_input_dtype, read_shapes
+from mila.network_language.contract_text import (
+    comment_lines,
+    contract_comments,
+    near_miss,
+    read_input_dtype,
+    read_shapes,
+)
 
 EXAMPLES = [example for operator in BUILT_IN.operators for example in operator.examples]
 
@@ -78,6 +84,24 @@ def test_only_the_comments_at_the_top_are_contracts() -> None:
     source = "# An encoder.\r\n\r\n  #input:B, 6\r\n# output :  B, 8\n# inputs: no\nlinear(8)\n# dtype: float16"
     found = [(each.key, each.value, each.place.line, each.place.column) for each in contract_comments(source)]
     assert found == [("input", "B, 6", 3, 10), ("output", "B, 8", 4, 13)]
+
+
+@pytest.mark.parametrize(
+    ("source", "key", "said"),
+    [
+        ("# text\n# inputs: B, 6", "input", "line 2 says # inputs: where # input: is a contract"),
+        ("#Output : B, 8", "output", "line 1 says # Output: where # output: is a contract"),
+        ("# Input dtype: int64", "input_dtype", "line 1 says # Input dtype: where # input_dtype: is a contract"),
+        ("# input-dtypes: int64", "input_dtype", "line 1 says # input-dtypes:"),
+        ("# Input dtype: int64", "input", None),
+        ("# input: B, 6", "input", None),
+        ("# the input: B, 6", "input", None),
+        ("relu()\n# Input: B, 6", "input", None),
+    ],
+)
+def test_a_comment_that_nearly_is_a_contract_is_named(source: str, key: Any, said: str | None) -> None:
+    found = near_miss(source, key)
+    assert found is None if said is None else found is not None and found.startswith(said)
 
 
 def test_a_comment_is_refused_at_its_place() -> None:

@@ -56,6 +56,19 @@ def test_arguments_by_position_and_by_name_are_the_same() -> None:
     assert len(digests) == 1
 
 
+@pytest.mark.parametrize(
+    "calls",
+    [
+        ("reshape(2, 3)", "reshape([2, 3])", "reshape((2, 3))", "reshape(x, [2, 3])", "reshape(shape=[2, 3])"),
+        ("reshape(2, 3); permute(2, 1); permute(2, 1)", "reshape(2, 3); permute([2, 1]); permute(dims=(2, 1))"),
+        ("linear(3); reshape(1, 3); pad(0, 0, 1, 0)", "linear(3); reshape(1, 3); pad([0, 0, 1, 0])"),
+        ("linear(6); reshape()", "linear(6); reshape([])"),
+    ],
+)
+def test_integers_by_position_and_as_a_list_are_the_same(calls: tuple[str, ...]) -> None:
+    assert len({resolve(call, output_shape=("B", 2, 3)).semantic_digest for call in calls}) == 1
+
+
 def test_an_integer_is_stored_as_a_float_where_one_is_meant() -> None:
     value = resolve("scale(2)").nodes[0].arguments["factor"]
     assert (value, type(value)) == (2.0, float)

@@ -16,6 +16,8 @@ SAME = {"output_shape": ("B", 6)}
 DOUBLED = "h = concat(h, h, axis=0);"
 TOKENS = {"input_shape": ("B", 2, 2), "output_shape": ("B", 2, 2)}
 WIDE = {"input_shape": {"x": ("B", 6, 3), "y": ("B", 6, 2)}, "output_shape": ("B", 6, 3)}
+HALF = {"output_shape": ("B", 6), "dtype": "float16"}
+GAMMAS = "transformer_block(2, layer_scale=True, layer_scale_init=1e5)"
 HUGE = {"input_shape": ("B", 10_000, 1), "output_shape": ("B", 10_000, 1)}
 
 
@@ -62,6 +64,25 @@ CASES: list[Case] = [
     ("E_RESOURCE", "moe(1024, 1);" * 17, TOKENS, ("65,552 parameters", "65,536"), ("n15", 1, 196)),
     ("E_RESOURCE", ("relu(" * 90 + ")" * 90 + "\n") * 46, {}, ("4,096 nodes",), (None, 46, 216)),
     ("E_ARGUMENT", "reshape(shape=3)", {}, ("a list of integers, got 3",), (None, 1, 1)),
+    ("E_ARGUMENT", "reshape(shape=3)", {}, ("write shape=[3]",), (None, 1, 1)),
+    ("E_ARGUMENT", "reshape(2, [3])", {}, ("shape is an integer, got [3]",), (None, 1, 1)),
+    ("E_ARGUMENT", "permute(0, 2, 1)", {}, ("got 0", "axis 0 is the batch", "is left out"), (None, 1, 1)),
+    ("E_ARGUMENT", "mean(0)", {}, ("got 0", "axis 0 is the batch"), (None, 1, 1)),
+    ("E_ARGUMENT", "add(x, x, x)", {}, ("takes 2 tensors (a, b), got 3",), (None, 1, 1)),
+    ("E_ARGUMENT", "linear(x, x)", {}, ("takes 1 tensor (x), got 2",), (None, 1, 1)),
+    ("E_ARGUMENT", "add(x, constant(value=1e5))", HALF, ("constant: value", "float16", "100000.0"), ("n0", 1, 8)),
+    ("E_ARGUMENT", "pad(1, 1, value=-1e5)", {"dtype": "float16"}, ("pad: value", "float16", "-100000.0"), ("n0", 1, 1)),
+    ("E_ARGUMENT", "learned_scale(init_value=7e4)", HALF, ("init_value", "float16"), ("n0", 1, 1)),
+    ("E_ARGUMENT", "learned_scale(init_value=3.4e38)", {**SAME, "dtype": "bfloat16"}, ("bfloat16",), ("n0", 1, 1)),
+    ("E_ARGUMENT", GAMMAS, {**TOKENS, "dtype": "float16"}, ("layer_scale_init", "float16"), ("n0", 1, 1)),
+    ("E_BINDING", "add(x, 4)", {}, ("input b is a tensor, got 4", "constant(value=4)"), (None, 1, 1)),
+    ("E_BINDING", "linear(9)\nlinear(x, 8)", {}, ("no output depends on n0 (linear, line 1)",), (None, None, None)),
+    ("E_NAME", "out = relu", {}, ("an operator: write relu(...)",), (None, 1, 7)),
+    ("E_NAME", "pool_tokens(mean)", {}, ('write "mean"',), (None, 1, 13)),
+    ("E_NAME", "gelu(approximate=tanh)", {}, ('write "tanh"',), (None, 1, 18)),
+    ("E_SYNTAX", "concat([x, x])", {}, ("a list holds no tensors; write concat(x, x)",), (None, 1, 9)),
+    ("E_SYNTAX", f"concat(({'x, ' * 9}))", {}, ("write concat(a, b, ...)",), (None, 1, 9)),
+    ("E_RESOURCE", f"linear({'9' * 5000})", {}, ("an integer of more than 256 bits",), (None, 1, 1)),
     ("E_ARGUMENT", "scale('2')", {}, ("a number, got '2'",), (None, 1, 1)),
     ("E_ARGUMENT", "linear(8, bias=x)", {}, ("True or False, got the tensor input:x",), (None, 1, 1)),
     ("E_AMBIGUOUS", "reshape(6)\nflatten()", SAME, ("the rank of out", "neither side"), ("n0", 1, 1)),
@@ -141,6 +162,7 @@ CASES: list[Case] = [
     ("E_INITIALIZATION", "linear(8, init={'weight': 1e39})", {}, ("float32", "1e+39"), (None, 1, 1)),
     ("E_INITIALIZATION", "linear(8, init={'gain': 1})", {}, ("'gain'", "weight, bias"), ("n0", 1, 1)),
     ("E_TRAINABILITY", "linear(8, trainable=1)", {}, ("a mapping", "got 1"), (None, 1, 1)),
+    ("E_TRAINABILITY", "linear(8, trainable='no')", {}, ("True, False or a mapping", "got 'no'"), (None, 1, 1)),
     ("E_TRAINABILITY", "linear(8, trainable={'weight': 0})", {}, ("True or False, got 0",), (None, 1, 1)),
     ("E_TRAINABILITY", "relu(trainable={'weight': False})\nlinear()", {}, ("parameters: none",), ("n0", 1, 1)),
     ("E_SCHEMA", "linear()", {"dtype": "float64"}, ("float32, float16, bfloat16", "'float64'"), (None, None, None)),
@@ -164,6 +186,26 @@ def test_the_message_says_what_is_wrong(case: Case) -> None:
     assert (error.code, (error.node, error.line, error.column)) == (code, place), error
     assert all(word in str(error) for word in words), error
     assert isinstance(error, ValueError) and "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("source", "contracts", "other"),
+    [
+        ("linear(1048576);linear(1048576)", {"output_shape": ("B", 1048576)}, "at most 65,536"),
+        ("moe(1024, 1);" * 17, TOKENS, "bytes"),
+        (f"linear({'9' * 5000})", {}, "set_int_max_str_digits"),
+    ],
+)
+def test_the_message_names_the_limit_that_is_exceeded_alone(source: str, contracts: Any, other: str) -> None:
+    with pytest.raises(mila.NetworkError) as caught:
+        mila.resolve(source, **{"input_shape": ("B", 6), "output_shape": ("B", 8), **contracts})
+    assert caught.value.code == "E_RESOURCE" and other not in str(caught.value)
+
+
+@pytest.mark.parametrize("value", ["65504", "-65504", "1e-9"])
+def test_a_stored_value_that_the_dtype_holds_is_taken(value: str) -> None:
+    source = f"add(x, constant(value={value}))"
+    assert mila.resolve(source, input_shape=("B", 6), output_shape=("B", 6), dtype="float16").dtype == "float16"
 
 
 def test_every_code_has_a_case() -> None:

@@ -109,6 +109,21 @@ def test_a_missing_field() -> None:
         assert (caught.value.code, name in str(caught.value)) == ("E_SCHEMA", True)
 
 
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (None, "the plan is the JSON text of to_json, got NoneType"),
+        ({}, "the plan is the JSON text of to_json, got dict"),
+        ('{"dtype": "float', "got Unterminated string starting at character 10"),
+        ("{}", "artifact_digest"),
+    ],
+)
+def test_what_is_no_plan(text: Any, message: str) -> None:
+    with pytest.raises(mila.NetworkError, match=message) as caught:
+        plan_from_json(text)
+    assert caught.value.code == "E_SCHEMA"
+
+
 def test_a_plan_that_is_too_long() -> None:
     with pytest.raises(mila.NetworkError, match="at most 16,777,216") as caught:
         plan_from_json(" " * (16 * 1024**2 + 1))

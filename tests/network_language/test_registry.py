@@ -131,6 +131,7 @@ def test_a_name_that_is_taken(changes: dict[str, Any]) -> None:
         {"name": "n", "type": "int", "help": ""},
         {"name": "n", "type": "float", "help": "A size.", "dimension": "D"},
         {"name": "n", "type": "int", "help": "A number.", "default": 0, "minimum": 1},
+        {"name": "n", "type": "int", "help": "A number.", "stored": True},
     ],
 )
 def test_a_wrong_argument(argument: dict[str, Any]) -> None:

@@ -15,6 +15,8 @@ from mila.components import (
     Activation,
     ActivationConfig,
     Add,
+    LayerNorm,
+    LayerNormConfig,
     LearnedScale,
     LearnedScaleConfig,
     Linear,
@@ -149,6 +151,10 @@ def of_a_negative_width(name: str, node: NodeShapes) -> Branch:
     return Branch(name, BranchConfig(width=-1, hidden=3))
 
 
+def layer_norm(name: str, node: NodeShapes) -> LayerNorm:
+    return LayerNorm(name, LayerNormConfig(normalized_dim=node.width))
+
+
 @pytest.mark.parametrize(
     ("changes", "code", "message"),
     [
@@ -156,6 +162,11 @@ def of_a_negative_width(name: str, node: NodeShapes) -> Branch:
         ({"component": split_in_two}, "E_REGISTRY", "1 inputs and 1 outputs, got Split with 1 and 2"),
         ({"component": lambda name, node: Add(name)}, "E_REGISTRY", "1 inputs and 1 outputs, got Add with 2 and 1"),
         ({"component": of_a_negative_width}, "E_ARGUMENT", "greater than 0"),
+        ({"component": lambda name, node: None}, "E_REGISTRY", "a component called mine_node, got NoneType"),
+        ({"component": lambda name, node: Activation("zzz")}, "E_REGISTRY", "called mine_node, got Activation zzz"),
+        ({"component": layer_norm, "parameter_names": {"wieght": "w"}}, "E_REGISTRY", "no parameter 'wieght'"),
+        ({"component": layer_norm, "parameter_names": {"weight": "bias"}}, "E_REGISTRY", "both be called 'bias'"),
+        ({"component": layer_norm, "parameter_names": {"weight": "a b/.."}}, "E_REGISTRY", "got 'a b/..'"),
     ],
 )
 def test_a_component_that_does_not_fit(changes: dict[str, Any], code: str, message: str) -> None:

@@ -11,7 +11,7 @@ import pytest
 from mila import BuildContext, RuntimeMode, TrainingMode
 from mila.network_language import BUILT_IN
 from tests.network_language.building import input_shapes, inputs_of, named_gradients, named_parameters
-from tests.network_language.operator_calls import ALL_CALLS, Call, unary
+from tests.network_language.operator_calls import ALL_CALLS, Call
 from tests.promises.gradient_check import as_tuple, output_weights
 
 torch = pytest.importorskip("torch")
@@ -225,22 +225,3 @@ def test_an_operator_agrees_with_torch(call: Call, dtype: str) -> None:
 
 def test_every_operator_is_compared() -> None:
     assert {*REFERENCES} == {*BUILT_IN} == {call.alias for call in ALL_CALLS}
-
-
-@pytest.mark.parametrize("is_causal", [False, True])
-@pytest.mark.parametrize("activation", ["gelu", "relu"])
-def test_a_block_is_an_encoder_layer_that_normalizes_first(activation: str, is_causal: bool) -> None:
-    call = unary(f"transformer_block(2, activation='{activation}', causal={is_causal})", (5, 8))
-    made, (x,), parameters, _ = evaluated(call, "float64")
-    layer = torch.nn.TransformerEncoderLayer(
-        8, 2, 32, 0.0, activation, norm_first=True, batch_first=True, dtype=torch.float64
-    )
-    mine = {name.removeprefix("n0."): tensor.detach() for name, tensor in parameters.items()}
-    theirs = {f"norm{index}.{kind}": mine[f"norm{index}.{kind}"] for index in (1, 2) for kind in ("weight", "bias")}
-    for kind in ("weight", "bias"):
-        theirs[f"self_attn.in_proj_{kind}"] = torch.cat([mine[f"attn.{name}_proj.{kind}"] for name in "qkv"])
-        theirs[f"self_attn.out_proj.{kind}"] = mine[f"attn.o_proj.{kind}"]
-        theirs[f"linear1.{kind}"], theirs[f"linear2.{kind}"] = mine[f"ffn.up.{kind}"], mine[f"ffn.down.{kind}"]
-    layer.load_state_dict(theirs)
-    mask = torch.nn.Transformer.generate_square_subsequent_mask(5, dtype=torch.float64) if is_causal else None
-    assert_close(made.forward(x.detach().numpy()), layer(x, src_mask=mask, is_causal=is_causal), "float64")

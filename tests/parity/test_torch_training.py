@@ -6,7 +6,6 @@ Within 1 % is the promise; the two usually differ by less than a millionth.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -60,15 +59,6 @@ def text() -> TokenSplit:
     """Bytes of this Python's own library, the last tenth held out."""
     corpus = TextCorpus(standard_library_sources(maximum_bytes=1_000_000), errors="skip")
     return split_tokens(corpus.tokens(ByteTokenizer()))
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """These models are too small for more, and the thread pools of two libraries get into each other's way."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(threads)
 
 
 def initial_parameters(case: ModelCase) -> dict[str, Array]:

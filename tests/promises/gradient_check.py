@@ -28,7 +28,8 @@ COMPOSITE_ELEMENTS, COMPOSITE_DIRECTIONS = 1, 1
 
 
 def as_tuple(value: Any) -> tuple[Array, ...]:
-    return value if isinstance(value, tuple) else (value,)
+    """Return the arrays of a call; an output that a config does not have is ``None``."""
+    return tuple(each for each in value if each is not None) if isinstance(value, tuple) else (value,)
 
 
 def output_weights(outputs: Sequence[Array], seed: int = 5) -> list[Array]:

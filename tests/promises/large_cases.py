@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 
@@ -29,7 +29,6 @@ from mila.components import (
     Swiglu,
     TokenEmbedding,
 )
-from mila.components.activation import ActivationKind
 from mila.core import BuildContext, Component
 from mila.models import GptConfig, GptTransformer, LlamaConfig, LlamaTransformer
 from mila.quantization import PerChannelFp8
@@ -46,7 +45,8 @@ LIMITS = {"ids": VOCABULARY, "targets": VOCABULARY}
 HEADS = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
 PACKED = [(8, 128, 512)]
 ROWS = [(8, 128, 256)]
-KINDS = get_args(ActivationKind)
+#: What is done by different kernels' passes; the kernels' own tests measure every kind.
+KINDS = ("none", "relu", "gelu")
 
 
 def load_quantized(component: Component[Any]) -> None:

@@ -64,7 +64,7 @@ def load_quantized(component: Component[Any]) -> None:
 def install_weight(component: Component[Any]) -> None:
     assert isinstance(component, Linear)
     values = np.random.default_rng(3).standard_normal((5, 7))
-    component.install_shared_weight(values.astype(component.dtype))
+    component.install_shared_weight(component.device.to_device(values.astype(component.dtype)))
 
 
 def partly_frozen(

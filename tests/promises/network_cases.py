@@ -45,9 +45,21 @@ def defined(
     )
 
 
-def clip_text_encoder() -> Case:
-    """Return the case of a small text encoder with the pooling rule of old checkpoints, so that ids are all it takes."""
-    config = ClipTextConfig(
+def clip_text_encoder(**fields: Any) -> Case:
+    """Return the case of a small text encoder."""
+    config = ClipTextConfig(**fields)
+
+    def construct(**options: Any) -> ClipTextEncoder:
+        return ClipTextEncoder("case", config, length=5, **options)
+
+    built = {"ids": (3, 5)}
+    configs = (construct().config, config)
+    name, limits = f"ClipTextEncoder({config.end_of_text_id})", {"ids": config.vocab_size}
+    return Case(name, construct, configs, built, limits=limits, takes=of_one_batch(built))
+
+
+NETWORK_CASES = [
+    clip_text_encoder(
         vocab_size=11,
         embedding_dim=6,
         hidden_dim=7,
@@ -56,18 +68,19 @@ def clip_text_encoder() -> Case:
         max_seq_len=8,
         projection_dim=4,
         end_of_text_id=None,
-    )
-
-    def construct(**options: Any) -> ClipTextEncoder:
-        return ClipTextEncoder("case", config, length=5, **options)
-
-    built = {"ids": (3, 5)}
-    configs = (construct().config, config)
-    return Case("ClipTextEncoder", construct, configs, built, limits={"ids": 11}, takes=of_one_batch(built))
-
-
-NETWORK_CASES = [
-    clip_text_encoder(),
+    ),
+    clip_text_encoder(
+        vocab_size=9,
+        embedding_dim=8,
+        hidden_dim=5,
+        num_layers=1,
+        num_heads=2,
+        max_seq_len=5,
+        activation="gelu",
+        norm_epsilon=1e-3,
+        projection_dim=None,
+        end_of_text_id=7,
+    ),
     defined(
         "text encoder",
         """

@@ -81,7 +81,7 @@ class Operators(CompositeComponent[EmptyConfig]):
 
 
 ARITHMETIC_CASES: list[Case] = [
-    *family(GatherToken, {}, [{"mode": "argmax"}], GATHERED, limits={"ids": 3}),
+    *family(GatherToken, {}, [{"mode": "argmax"}, {"token_id": 2}], GATHERED, limits={"ids": 3}),
     *family(ClsToken, {"embedding_dim": 6}, [{}, {"initial_std": 0.3}, {"trainable": False}], widths(6, *SEQUENCES)),
     *family(ClsToken, {}, [{"embedding_dim": 1}], widths(1, (2, 3))),
     *family(PoolTokens, {}, POOLS, widths(3, *SEQUENCES)),
@@ -100,7 +100,7 @@ ARITHMETIC_CASES: list[Case] = [
 
 ROWS: list[Shapes] = [(8, 128, 256)]
 LARGE_ARITHMETIC_CASES: list[Case] = [
-    *family(GatherToken, {}, [{}], [{"x": (8, 128, 256), "ids": (8, 128)}], limits={"ids": 9}),
+    *family(GatherToken, {}, [{}, {"token_id": 8}], [{"x": (8, 128, 256), "ids": (8, 128)}], limits={"ids": 9}),
     *family(ClsToken, {"embedding_dim": 256}, [{}, {"trainable": False}], ROWS),
     *family(PoolTokens, {}, POOLS, ROWS),
     *(case for kind in (Add, Subtract, Multiply) for case in family(kind, {}, [{}], ROWS)),
@@ -114,6 +114,7 @@ LARGE_ARITHMETIC_CASES: list[Case] = [
 
 ARITHMETIC_REFUSALS: list[Refused] = [
     config_refusal(GatherToken, {"mode": "last"}, "mode"),
+    config_refusal(GatherToken, {"token_id": 1 << 63}, "token_id"),
     config_refusal(PoolTokens, {"mode": "median"}, "mode"),
     config_refusal(ClsToken, {"embedding_dim": 0}, "embedding_dim"),
     config_refusal(ClsToken, {"embedding_dim": 3, "initial_std": 0.0}, "initial_std"),

@@ -32,11 +32,11 @@ EMPTY = EmptyConfig()
 
 
 class Split(Component[EmptyConfig]):
-    """(…, C) to its first half and to twice its second half."""
+    """(…, C) to twice its halves."""
 
     config_class = EmptyConfig
     output_names = ("left", "right")
-    required_kernels = ("scale",)
+    required_kernels = ("take_section", "put_section", "scale")
 
     def output_shapes(self, context: LeafContext) -> tuple[tuple[int, ...], ...]:
         shape = (*context.input_shape[:-1], context.input_shape[-1] // 2)
@@ -51,20 +51,19 @@ class Split(Component[EmptyConfig]):
     def forward_step(self, run: Run, *inputs: Array) -> tuple[Array, ...]:
         (x,) = inputs
         half = x.shape[-1] // 2
-        left, right = (self.view(name, (*x.shape[:-1], half)) for name in self.output_names)
-        left[...] = x[..., :half]
-        right[...] = x[..., half:]
-        right *= 2
-        return left, right
+        halves = tuple(self.view(name, (*x.shape[:-1], half)) for name in self.output_names)
+        for index, section in enumerate(halves):
+            self.kernels.take_section(section, x, x.ndim - 1, index * half)
+            self.kernels.scale(section, section, 2.0)
+        return halves
 
     def backward_step(
         self, run: Run, inputs: tuple[Array, ...], gradients: tuple[Array, ...]
     ) -> tuple[Array | None, ...]:
         dx = self.view("input.gradient", inputs[0].shape)
-        half = dx.shape[-1] // 2
-        dx[..., :half] = gradients[0]
-        dx[..., half:] = gradients[1]
-        dx[..., half:] *= 2
+        for index, section in enumerate(gradients):
+            self.kernels.put_section(dx, section, dx.ndim - 1, index * (dx.shape[-1] // 2))
+        self.kernels.scale(dx, dx, 2.0)
         return (dx,)
 
 

@@ -15,7 +15,8 @@ from pydantic import BaseModel
 import mila.components
 import mila.core
 import mila.models
-from mila.components import LinearScaling, Llama3Scaling
+from mila.components import ActivationConfig, LinearScaling, Llama3Scaling, SwigluConfig
+from mila.components.activation import ActivationKind
 from mila.core import BuildContext, Component
 from mila.devices import ExecutionContext
 from mila.errors import MilaError
@@ -53,12 +54,23 @@ def with_nested(configs: Iterable[BaseModel]) -> Iterator[BaseModel]:
         yield from with_nested(value for _, value in config if isinstance(value, BaseModel))
 
 
+def is_activation(annotation: Any) -> bool:
+    return get_args(annotation) == get_args(ActivationKind)
+
+
 CLASSES = sorted(component_classes(), key=lambda found: found.__name__)
 COVERED = {type(case.make(None)) for case in CASES}
 VALUES: dict[type[BaseModel], list[BaseModel]] = {}
 for _case in CASES:
     for _config in with_nested(_case.configs):
         VALUES.setdefault(type(_config), []).append(_config)
+#: The first case of each composite with an activation.
+FIRST_COMPOSITES: dict[type[BaseModel], tuple[type[Component[Any]], BaseModel]] = {}
+for _case in CASES:
+    _component, _config = _case.make(None), _case.configs[0]
+    _annotations = [field.annotation for field in type(_config).model_fields.values()]
+    if _component.is_composite and any(map(is_activation, _annotations)):
+        FIRST_COMPOSITES.setdefault(type(_config), (type(_component), _config))
 CONFIG_CLASSES = sorted({*VALUES, *(found.config_class for found in CLASSES)}, key=lambda found: found.__name__)
 
 
@@ -103,12 +115,26 @@ def test_everything_exported_is_among_the_components_found() -> None:
 
 @pytest.mark.parametrize("config_class", CONFIG_CLASSES, ids=lambda found: found.__name__)
 def test_every_value_of_every_field_has_a_case(config_class: type[BaseModel]) -> None:
-    gaps = {
-        name: missing
-        for name, field in config_class.model_fields.items()
-        if (missing := uncovered(field.annotation, [getattr(config, name) for config in VALUES.get(config_class, [])]))
-    }
+    """But for activations of composites: each hands on what it is told, to a leaf that has a case for every one."""
+    gaps = {}
+    for name, field in config_class.model_fields.items():
+        is_handed_on = is_activation(field.annotation) and config_class in FIRST_COMPOSITES
+        values = [getattr(config, name) for config in VALUES.get(config_class, [])]
+        missing = uncovered(str if is_handed_on else field.annotation, values)
+        if missing:
+            gaps[name] = missing
     assert not gaps
+
+
+@pytest.mark.parametrize("config_class", FIRST_COMPOSITES, ids=lambda found: found.__name__)
+def test_a_composite_hands_on_its_activation(config_class: type[BaseModel]) -> None:
+    component, config = FIRST_COMPOSITES[config_class]
+    for name, field in config_class.model_fields.items():
+        for kind in get_args(ActivationKind) if is_activation(field.annotation) else ():
+            changed = component("changed", config_class(**{**dict(config), name: kind}))
+            leaves = [leaf.config for leaf in changed.walk()]
+            kinds = {leaf.kind for leaf in leaves if isinstance(leaf, ActivationConfig)}
+            assert kinds | {leaf.gate_activation for leaf in leaves if isinstance(leaf, SwigluConfig)} == {kind}
 
 
 @pytest.mark.parametrize(

@@ -55,7 +55,7 @@ class TextTokenizer:
         """Where it is from."""
         return self._settings.folder
 
-    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+    def encode(self, text: str, *, add_special_tokens: bool = True, name: str = "text") -> list[int]:
         """The ids of ``text``.
 
         Special tokens that stand in the text are taken for what they are.
@@ -63,22 +63,23 @@ class TextTokenizer:
         Args:
             text: any text.
             add_special_tokens: put those around it that the model expects, such as one that begins a document.
+            name: what errors call it.
 
         Raises:
             DataError: something else than a text, half a surrogate pair, which is no character, or a text that the
                 tokenizer has no tokens for.
         """
         if not isinstance(text, str):
-            raise DataError(f"text: expected a text, got {type(text).__name__}")
+            raise DataError(f"{name}: expected a text, got {type(text).__name__}")
         try:
             text.encode("utf-8")
         except UnicodeEncodeError as error:
             code = ord(text[error.start])
-            raise DataError(f"text: expected characters, got U+{code:04X} at position {error.start}") from None
+            raise DataError(f"{name}: expected characters, got U+{code:04X} at position {error.start}") from None
         try:
             ids: list[int] = self._tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
         except Exception as error:  # the package has no class of its own for what it refuses
-            raise DataError(f"{self.folder}: the tokenizer refuses the text: {error}") from None
+            raise DataError(f"{self.folder}: the tokenizer refuses {name}: {error}") from None
         return ids
 
     def decode(self, ids: TokenSequence, *, skip_special_tokens: bool = True) -> str:

@@ -7,26 +7,29 @@ import numpy as np
 from mila.kernels.cpu.family import CpuFamily
 from mila.kernels.signatures import Array
 
+#: Positions that are compared with an id at a time.
+_COMPARED = 4096
+
 
 class CpuTokens(CpuFamily):
     """``TokenKernels`` in NumPy."""
 
-    def gather_token_forward(self, output: Array, x: Array, ids: Array) -> None:
-        """``output[b] = x[b, p[b]]`` with ``p[b]`` the first position of the largest of ``ids[b]``."""
+    def gather_token_forward(self, output: Array, x: Array, ids: Array, token_id: int | None = None) -> None:
+        """``output[b] = x[b, p[b]]`` with ``p[b]`` the first position of ``token_id``, or of the largest id."""
 
         def body(start: int, stop: int, scratch: Array) -> None:
             for row in range(start, stop):
-                np.copyto(output[row], x[row, ids[row].argmax()])
+                np.copyto(output[row], x[row, _position(ids[row], token_id)])
 
         self.for_tiles(x.shape[0], x.shape[2], body, passes=1)
 
-    def gather_token_backward(self, dx: Array, dy: Array, ids: Array) -> None:
+    def gather_token_backward(self, dx: Array, dy: Array, ids: Array, token_id: int | None = None) -> None:
         """``dx[b, p[b]] = dy[b]``, everything else exactly 0."""
 
         def body(start: int, stop: int, scratch: Array) -> None:
             dx[start:stop].fill(0.0)
             for row in range(start, stop):
-                np.copyto(dx[row, ids[row].argmax()], dy[row])
+                np.copyto(dx[row, _position(ids[row], token_id)], dy[row])
 
         self.for_tiles(dx.shape[0], dx.shape[1] * dx.shape[2], body, passes=1)
 
@@ -88,3 +91,15 @@ class CpuTokens(CpuFamily):
                 np.copyto(dx[start:stop, position], dy[start:stop], where=chosen)
 
         self.for_tiles(dx.shape[0], dx.shape[1] * dx.shape[2], body, passes=2)
+
+
+def _position(ids: Array, token_id: int | None) -> int:
+    """The first position of an id in ``ids (T,)``, 0 where there is none; of the largest where it is ``None``."""
+    if token_id is None:
+        return int(ids.argmax())
+    for start in range(0, ids.size, _COMPARED):
+        is_it = np.equal(ids[start : start + _COMPARED], token_id)
+        first = int(is_it.argmax())
+        if is_it[first]:
+            return start + first
+    return 0

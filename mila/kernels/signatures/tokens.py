@@ -10,14 +10,16 @@ from mila.kernels.signatures.arrays import Array
 class TokenKernels(Protocol):
     """Gathering, prepending and pooling the positions of a sequence."""
 
-    def gather_token_forward(self, output: Array, x: Array, ids: Array) -> None:
+    def gather_token_forward(self, output: Array, x: Array, ids: Array, token_id: int | None = None) -> None:
         """``output[b] = x[b, p[b]]`` with ``p[b]`` the first position of the largest of ``ids[b]``.
+
+        With ``token_id``, any int64, ``p[b]`` is the first position of that id, and 0 where there is none.
 
         ``output (B, C)``, ``x (B, T, C)``, ``ids (B, T)`` int32 or int64, any values; a copy, exact in every dtype.
         """
 
-    def gather_token_backward(self, dx: Array, dy: Array, ids: Array) -> None:
-        """``dx[b, p[b]] = dy[b]``, everything else exactly 0."""
+    def gather_token_backward(self, dx: Array, dy: Array, ids: Array, token_id: int | None = None) -> None:
+        """``dx[b, p[b]] = dy[b]``, everything else exactly 0; ``p`` as in the forward kernel."""
 
     def prepend_forward(self, output: Array, x: Array, row: Array) -> None:
         """``output (B, T + 1, C)`` is ``row (C,)`` and then ``x (B, T, C)``, in every row of the batch."""

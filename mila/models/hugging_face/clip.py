@@ -25,22 +25,20 @@ from mila.serialization import TensorSource
 
 
 def load_clip_text_encoder(
-    folder: Path | str,
+    found: ClipTextFolder,
     context: BuildContext,
     *,
     length: int | None,
     device: str | DeviceId | ExecutionContext,
     dtype: DType | type[Any] | str | None,
     dropout: float | None,
-    ignore_fields: Collection[str],
     on_progress: Progress | None,
 ) -> ClipTextEncoder:
-    """The text encoder of a folder, built and loaded; see :func:`mila.models.from_pretrained`.
+    """The text encoder of a folder, built and loaded; see :meth:`mila.models.ClipTextFolder.load`.
 
     Of ``context``, the batch and the options count; ``length`` is the tokens of a text, as many as the model takes by
     default.
     """
-    found = read_clip_text_folder(folder, ignore_fields=ignore_fields)
     _check_dropout(found, dropout, is_training=context.is_training)
     with open_weights(found.path) as source:
         require_layers(source, found.config.num_layers)
@@ -92,4 +90,7 @@ def _check_dropout(found: ClipTextFolder, dropout: float | None, *, is_training:
         raise ConfigurationError(f"{file}: a text encoder has no dropout here, got dropout={dropout}")
     if is_training and dropout is None and found.dropouts:
         shown = ", ".join(f"{key} = {value}" for key, value in found.dropouts.items())
-        raise ConfigurationError(f"{file}: has {shown}; for training pass dropout=0.0 to train without")
+        raise ConfigurationError(
+            f"{file}: has {shown}; for training pass dropout=0.0 to from_pretrained, load or load_weights, to train "
+            "without"
+        )

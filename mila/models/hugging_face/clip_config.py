@@ -9,10 +9,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from mila.core import RuntimeMode
+from mila.core.loading import Progress
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError, NetworkError
 from mila.memory.storage import DType
-from mila.models.arguments import check_names
+from mila.models.arguments import build_context, check_names, check_probability, check_progress
 from mila.models.clip import ClipTextEncoder
 from mila.models.clip_definition import ClipTextConfig
 from mila.models.hugging_face.architecture import FIXED_FIELDS, require_one_dtype
@@ -100,6 +102,45 @@ class ClipTextFolder:
         except NetworkError as error:
             raise CheckpointError(f"{self.path / CONFIG_FILE}: {error}") from None
 
+    def load(
+        self,
+        *,
+        length: int | None = None,
+        batch_size: int = 1,
+        runtime_mode: RuntimeMode = RuntimeMode.INFERENCE,
+        device: str | DeviceId | ExecutionContext = "cpu",
+        dtype: DType | type[Any] | str | None = None,
+        dropout: float | None = None,
+        on_progress: Progress | None = None,
+        **build_options: Any,
+    ) -> ClipTextEncoder:
+        """The network with the folder's weights, built.
+
+        Args:
+            length: tokens of a text, by default as many as the model takes.
+            batch_size: texts to build for.
+            runtime_mode: what the build allocates for.
+            device: where the network runs; an :class:`~mila.ExecutionContext` also says with how many threads.
+            dtype: stored dtype, float32 by default; weights of another float dtype are converted.
+            dropout: 0, where a model whose config has dropout is to be trained without.
+            on_progress: called with the bytes read so far and the bytes to read.
+            **build_options: further fields of :class:`BuildContext`, such as ``layout``.
+
+        Raises:
+            CheckpointError: the weights do not fit, or sizes are beyond what the network language allows.
+            ConfigurationError: an argument that is none, or a length that the model does not have.
+            ShapeError: a batch that is no positive integer.
+            OutOfMemoryError: there is less memory than the build needs.
+        """
+        from mila.models.hugging_face.clip import load_clip_text_encoder  # it knows this class
+
+        check_progress(on_progress)
+        check_probability("dropout", dropout)
+        context = build_context("load", {"batch_size": batch_size, "length": length}, runtime_mode, build_options)
+        return load_clip_text_encoder(
+            self, context, length=length, device=device, dtype=dtype, dropout=dropout, on_progress=on_progress
+        )
+
 
 def read_clip_text_folder(folder: Path | str, *, ignore_fields: Collection[str] = ()) -> ClipTextFolder:
     """Read ``config.json`` of a CLIP model; no weights.
@@ -115,6 +156,11 @@ def read_clip_text_folder(folder: Path | str, *, ignore_fields: Collection[str] 
     """
     check_names("ignore_fields", ignore_fields)
     path, raw = read_raw_config(folder)
+    return clip_text_folder(path, raw, ignore_fields)
+
+
+def clip_text_folder(path: Path, raw: Mapping[str, Any], ignore_fields: Collection[str]) -> ClipTextFolder:
+    """What the content ``raw`` of a ``config.json`` says; errors as for :func:`read_clip_text_folder`."""
     model_type = str(raw.get("model_type"))
     if model_type not in CLIP_MODEL_TYPES:
         expected = " or ".join(CLIP_MODEL_TYPES)
@@ -187,7 +233,6 @@ class _Interpreter:
 
     def _read_vision(self) -> int:
         """How many blocks the image encoder has; nothing else of it is looked at."""
-        self._outer.take("text_config"), self._outer.take("text_config_dict")
         self._outer.take("logit_scale_init_value")
         for key in ("text_config", "text_config_dict", "vision_config", "vision_config_dict"):
             if not isinstance(self._outer.take(key), dict | None):

@@ -38,6 +38,7 @@ _VISION_PART = re.compile(
     r"(layer_norm[12]|self_attn\.(q|k|v|out)_proj|mlp\.fc[12])\.(weight|bias))",
     re.ASCII,
 )
+_PROJECTION = "text_projection.weight"
 _OUTSIDE = ("visual_projection.weight", "logit_scale")
 
 
@@ -63,6 +64,13 @@ def resolve_names(network: ClipTextEncoder, available: Collection[str], vision_l
         if bare and prefixed:
             problems.append(f"mixed names: {min(prefixed)} with and {min(bare)} without the prefix {PREFIX!r}")
         prefix = "" if bare and not prefixed else PREFIX
+    left_out: set[str] = set()
+    if network.text_config.projection_dim is None and _PROJECTION in available:
+        left_out.add(_PROJECTION)  # told here, with the reason
+        problems.append(
+            f"unexpected {_PROJECTION}: by architectures in config.json the model is a CLIPTextModel, which has no "
+            "projection; a CLIPTextModelWithProjection has one"
+        )
     notes = []
     buffers = {name for name in available if name == f"{prefix}{_POSITION_IDS}"}
     if buffers:
@@ -70,7 +78,8 @@ def resolve_names(network: ClipTextEncoder, available: Collection[str], vision_l
     images = set() if vision_layers is None else {name for name in available if _is_outside(name, vision_layers)}
     if images:
         notes.append(f"ignored {len(images)} tensors of the image encoder and of the comparison, such as {min(images)}")
-    return NameMap(canonical_names(network, prefix), frozenset(buffers | images), tuple(problems), tuple(notes))
+    left_out |= buffers | images
+    return NameMap(canonical_names(network, prefix), frozenset(left_out), tuple(problems), tuple(notes))
 
 
 def _stored(own: str, prefix: str) -> str:

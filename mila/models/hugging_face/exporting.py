@@ -59,7 +59,7 @@ def export_pretrained(
         CheckpointError: values that ``dtype`` cannot hold, or the operating system refuses; nothing was written.
     """
     if not isinstance(network, LanguageModel | ClipTextEncoder):
-        raise ConfigurationError(f"network: expected a language model, got {network!r}")
+        raise ConfigurationError(f"network: expected a language model or a text encoder, got {network!r}")
     path = checked_path(folder, "folder")
     shard_bytes = parse_size(max_shard_size, "max_shard_size")
     network.require_built("save_pretrained")

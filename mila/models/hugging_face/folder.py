@@ -96,11 +96,24 @@ def read_model_folder(
     check_probability("dropout", dropout)
     check_names("ignore_fields", ignore_fields)
     path, raw = read_raw_config(folder)
+    return model_folder(path, raw, tie_word_embeddings, dropout, ignore_fields)
+
+
+def model_folder(
+    path: Path,
+    raw: Mapping[str, Any],
+    tie_word_embeddings: bool | None,
+    dropout: float | None,
+    ignore_fields: Collection[str],
+) -> ModelFolder:
+    """What the content ``raw`` of a ``config.json`` says; arguments and errors as for :func:`read_model_folder`."""
     file = path / CONFIG_FILE
     architecture = ARCHITECTURES.get(model_type := str(raw.get("model_type")))
     if architecture is None:
         expected = ", ".join(ARCHITECTURES)
-        hint = "; it is for `mila embed`" if model_type in CLIP_MODEL_TYPES else ""
+        hint = ""
+        if model_type in CLIP_MODEL_TYPES:
+            hint = "; a text encoder is for read_clip_text_folder, from_pretrained and `mila embed`"
         got = f"{raw.get('model_type')!r}{hint}"
         raise CheckpointError(f"{file}: expected one of the model types {expected}, got {got}")
     read = _interpret(architecture, raw, file, tie_word_embeddings, dropout, ignore_fields)

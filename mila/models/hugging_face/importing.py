@@ -2,30 +2,30 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, overload
 
 import numpy as np
 
-from mila.core import BuildContext, LoadReport, RuntimeMode, TrainingStep
+from mila.core import LoadReport, RuntimeMode, TrainingStep
 from mila.core.component import Component
-from mila.core.context import require_positive
 from mila.core.loading import LoadPlan, Progress
 from mila.core.pieces import NameMap
 from mila.core.state import StoredRows, row_blocks
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory.storage import DType
-from mila.models.arguments import check_names, check_probability, check_progress, check_truth
+from mila.models.arguments import build_context, check_names, check_probability, check_progress, check_truth
 from mila.models.clip import ClipTextEncoder
 from mila.models.hugging_face.clip import load_clip_text_encoder, load_clip_weights
+from mila.models.hugging_face.clip_config import clip_text_folder
 from mila.models.hugging_face.folder import (
     CLIP_MODEL_TYPES,
     CONFIG_FILE,
     ModelFolder,
+    model_folder,
     read_model_folder,
     read_raw_config,
 )
@@ -68,6 +68,7 @@ def from_pretrained(
     dropout: float | None = ...,
     ignore_fields: Collection[str] = ...,
     on_progress: Progress | None = ...,
+    **build_options: Any,
 ) -> ClipTextEncoder: ...
 
 
@@ -92,7 +93,8 @@ def from_pretrained(
 
     Args:
         folder: ``config.json`` and safetensors, as the Hugging Face libraries write them.
-        context_length: positions to build for; a text encoder has its own length where it is left out.
+        context_length: positions to build a language model for, which needs it. A text encoder is built for its own
+            length; for another there is :meth:`mila.models.ClipTextFolder.load`.
         batch_size: sequences to build for.
         runtime_mode: what the build allocates for.
         device: where the network runs; an :class:`~mila.ExecutionContext` also says with how many threads.
@@ -115,24 +117,30 @@ def from_pretrained(
     check_truth("tie_word_embeddings", tie_word_embeddings)
     check_probability("dropout", dropout)
     check_names("ignore_fields", ignore_fields)
-    context = _context(batch_size, context_length, runtime_mode, build_options)
-    if _model_type(folder) in CLIP_MODEL_TYPES:
+    sizes = {"batch_size": batch_size, "context_length": context_length}
+    context = build_context("from_pretrained", sizes, runtime_mode, build_options)
+    path, raw = read_raw_config(folder)
+    if str(raw.get("model_type")) in CLIP_MODEL_TYPES:
         _refuse_head(folder, tie_word_embeddings)
+        if context_length is not None:
+            raise ConfigurationError(
+                f"{folder}: a text encoder has no context_length, got {context_length}; for texts of another length "
+                "there is read_clip_text_folder(folder).load(length=...)"
+            )
         return load_clip_text_encoder(
-            folder,
+            clip_text_folder(path, raw, ignore_fields),
             context,
-            length=context_length,
+            length=None,
             device=device,
             dtype=dtype,
             dropout=dropout,
-            ignore_fields=ignore_fields,
             on_progress=on_progress,
         )
+    found = model_folder(path, raw, tie_word_embeddings, dropout, ignore_fields)
     if context_length is None:
-        raise ConfigurationError("from_pretrained: a language model needs context_length, the positions to build for")
-    found = read_model_folder(
-        folder, tie_word_embeddings=tie_word_embeddings, dropout=dropout, ignore_fields=ignore_fields
-    )
+        raise ConfigurationError(
+            f"{folder}: a language model needs context_length, the positions to build for; from_pretrained got none"
+        )
     if runtime_mode is RuntimeMode.TRAINING and dropout is None:
         _require_decided_dropout(found)
     with open_weights(found.path) as source:
@@ -157,7 +165,7 @@ def load_weights(
     """Fill a built network, or the one in a training step, from a model folder.
 
     Args:
-        root: a :class:`LanguageModel`, a :class:`TrainingStep` of one, or a :class:`ClipTextEncoder`.
+        root: a :class:`LanguageModel`, a :class:`ClipTextEncoder`, or a :class:`TrainingStep` of one.
         folder: whose config says what the network's says; see :func:`from_pretrained`.
         tie_word_embeddings: that of the network, to say so where config and weights contradict each other.
         dropout: that of the network, to say so where the folder's config has another and ``root`` is for training.
@@ -172,7 +180,9 @@ def load_weights(
     """
     network = root.network if isinstance(root, TrainingStep) else root
     if not isinstance(network, LanguageModel | ClipTextEncoder):
-        raise ConfigurationError(f"root: expected a language model or a training step of one, got {root!r}")
+        raise ConfigurationError(
+            f"root: expected a language model, a text encoder, or a training step of one, got {root!r}"
+        )
     check_progress(on_progress)
     check_truth("tie_word_embeddings", tie_word_embeddings)
     check_probability("dropout", dropout)
@@ -195,31 +205,9 @@ def load_weights(
         return _finish(network, found, LoadPlan(network, source, names).run(on_progress))
 
 
-def _model_type(folder: Path | str) -> str:
-    return str(read_raw_config(folder)[1].get("model_type"))
-
-
 def _refuse_head(folder: Path | str, tie_word_embeddings: bool | None) -> None:
     if tie_word_embeddings is not None:
         raise ConfigurationError(f"{folder}: a text encoder has no head, got tie_word_embeddings={tie_word_embeddings}")
-
-
-def _context(
-    batch_size: int, context_length: int | None, runtime_mode: RuntimeMode, options: Mapping[str, Any]
-) -> BuildContext:
-    """The context of a build, with the caller's names for what is wrong with it."""
-    known = [
-        name for name, each in inspect.signature(BuildContext).parameters.items() if each.kind is each.KEYWORD_ONLY
-    ]
-    unknown = [name for name in options if name not in known]
-    if unknown:
-        raise ConfigurationError(
-            f"from_pretrained: has no argument {', '.join(unknown)}; options of the build are {', '.join(known)}"
-        )
-    for name, value in (("batch_size", batch_size), ("context_length", context_length)):
-        if value is not None:
-            require_positive("from_pretrained", name, value)
-    return BuildContext((batch_size, context_length or 1), runtime_mode, **{"initialize_parameters": False, **options})
 
 
 def _finish(network: LanguageModel[Any], found: ModelFolder, report: LoadReport) -> LoadReport:

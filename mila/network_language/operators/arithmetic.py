@@ -167,7 +167,7 @@ CONSTANT = Operator(
             minimum=1,
             help="The axes after the batch; left out, they come from the tensor's use.",
         ),
-        Argument(name="value", type="float", default=0.0, positional=False, help="The number."),
+        Argument(name="value", type="float", default=0.0, positional=False, stored=True, help="The number."),
     ),
     relation=_constant_shape,
     component=_constant,
@@ -185,7 +185,9 @@ LEARNED_SCALE = Operator(
     documentation="`out = gamma * x`. Starting from 0, a branch joins a residual stream without a step.",
     pattern="x[B, ...] -> out[B, ...]",
     arguments=(
-        Argument(name="init_value", type="float", default=0.0, positional=False, help="What gamma starts from."),
+        Argument(
+            name="init_value", type="float", default=0.0, positional=False, stored=True, help="What gamma starts from."
+        ),
     ),
     component=_learned_scale,
     examples=(

@@ -41,7 +41,9 @@ RMS_NORM = Operator(
     identity="rms_norm@1",
     category="normalization",
     summary="Root mean square 1 of the last axis, then a learned scale.",
-    documentation="`x / sqrt(mean(x * x) + eps) * weight`; the mean is taken in float32, in float64 of a network of float64.",
+    documentation=(
+        "`x / sqrt(mean(x * x) + eps) * weight`; the mean is taken in float32, in float64 of a network of float64."
+    ),
     pattern="x[B, ..., D] -> out[B, ..., D]",
     arguments=(
         Argument(

@@ -26,6 +26,8 @@ from mila.network_language.operators.joining import CHUNK, CONCAT, SPLIT
 from mila.network_language.operators.ranks import inside_the_rank
 from mila.network_language.relations import NodeView
 
+_BATCH_STAYS = "axis 0 is the batch, which stays where it is"
+
 
 def _equal_counts(view: NodeView) -> None:
     """A row of both sides has the same number of elements; one unknown axis follows."""
@@ -193,7 +195,14 @@ def _reduction(alias: str, summary: str, documentation: str, component: Componen
         documentation=documentation,
         pattern="x -> out",
         arguments=(
-            Argument(name="dim", type="int", minimum=1, maximum=3, help="The axis, counted with the batch."),
+            Argument(
+                name="dim",
+                type="int",
+                minimum=1,
+                maximum=3,
+                advice=_BATCH_STAYS,
+                help="The axis, counted with the batch.",
+            ),
             Argument(
                 name="keepdim",
                 type="bool",
@@ -252,8 +261,15 @@ TRANSPOSE = Operator(
     documentation="The batch stays where it is.",
     pattern="x -> out",
     arguments=(
-        Argument(name="dim0", type="int", minimum=1, maximum=3, help="One axis, counted with the batch."),
-        Argument(name="dim1", type="int", minimum=1, maximum=3, help="The other."),
+        Argument(
+            name="dim0",
+            type="int",
+            minimum=1,
+            maximum=3,
+            advice=_BATCH_STAYS,
+            help="One axis, counted with the batch.",
+        ),
+        Argument(name="dim1", type="int", minimum=1, maximum=3, advice=_BATCH_STAYS, help="The other."),
     ),
     relation=_swapped,
     component=_transpose,
@@ -268,7 +284,14 @@ PERMUTE = Operator(
     documentation="Axis i of the output is axis `dims[i - 1]` of x; the batch stays first.",
     pattern="x -> out",
     arguments=(
-        Argument(name="dims", type="ints", minimum=1, maximum=3, help="All axes after the batch, in their new order."),
+        Argument(
+            name="dims",
+            type="ints",
+            minimum=1,
+            maximum=3,
+            advice=f"{_BATCH_STAYS} and is left out",
+            help="All axes after the batch, in their new order.",
+        ),
     ),
     relation=_permuted,
     component=_permute,
@@ -288,7 +311,7 @@ PAD = Operator(
     pattern="x -> out",
     arguments=(
         Argument(name="padding", type="ints", minimum=0, most=6, help="Before and after, for the last axis first."),
-        Argument(name="value", type="float", default=0.0, positional=False, help="What `constant` adds."),
+        Argument(name="value", type="float", default=0.0, positional=False, stored=True, help="What `constant` adds."),
         Argument(
             name="mode",
             type="str",

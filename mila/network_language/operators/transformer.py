@@ -271,6 +271,7 @@ TRANSFORMER_BLOCK = Operator(
             default=1e-5,
             minimum=0,
             positional=False,
+            stored=True,
             help="What the gammas start from.",
         ),
         Argument(

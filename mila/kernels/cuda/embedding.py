@@ -1,0 +1,98 @@
+"""Token tables, and the checks of ids."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from mila.kernels.cuda.family import BLOCK, FLOAT32, Argument, ceiling
+from mila.kernels.cuda.row_blocks import VECTOR_BYTES, CudaRowBlocks, row_block
+from mila.kernels.signatures import Array
+
+#: Blocks that look at ids, each of which leaves two numbers in the scratch.
+_MOST_BLOCKS = 512
+#: Ids that a block looks at before another is worth starting.
+_IDS_PER_BLOCK = 4 * BLOCK
+_INT64 = np.iinfo(np.int64)
+
+
+class CudaEmbedding(CudaRowBlocks):
+    """The token tables of ``EmbeddingKernels`` in CUDA C++."""
+
+    def integer_range(self, ids: Array) -> tuple[int, int]:
+        """Smallest and largest value of ``ids`` without narrowing; (0, -1) when there is none."""
+        if ids.size == 0:
+            return 0, -1
+        found = self._look_at_ids(f"range_{ids.dtype.name}", ids, 2, [])
+        return min(found[::2]), max(found[1::2])
+
+    def first_outside(self, ids: Array, limit: int, except_for: int | None) -> int:
+        """Flat index of the first id below 0 or from ``limit`` on that is not ``except_for``; -1 when there is none."""
+        exception = np.int64(except_for or 0), np.int32(except_for is not None)
+        found = self._look_at_ids(f"first_outside_{ids.dtype.name}", ids, 1, [np.int64(limit), *exception])
+        first = min(found, default=_INT64.max)
+        return -1 if first == _INT64.max else first
+
+    def embedding_forward(self, output: Array, table: Array, ids: Array, scale: float) -> None:
+        """``output (N, C) = table[ids] * scale``; ids are already checked."""
+        self._look_up("stored", output, table, None, ids, scale)
+
+    def embedding_forward_narrow(
+        self, output: Array, table: Array, scales: Array | None, ids: Array, scale: float, workspace: Array
+    ) -> None:
+        """As above for a ``table (V, C)`` of a narrower dtype, and its ``scales (V,)``. Bytes are float8_e4m3fn."""
+        self._look_up(narrow_name(table), output, table, scales, ids, scale)
+
+    def embedding_forward_narrow_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_forward_narrow``'s workspace: none."""
+        return 0
+
+    def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
+        """``dtable[ids] += scale * dy`` in row order; without ``accumulate`` the table is zeroed first.
+
+        The values of ``dtable`` are each rounded once.
+        """
+        self._add_up("stored", dtable, dy, ids, scale, accumulate)
+
+    def embedding_backward_narrow(
+        self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
+    ) -> None:
+        """As above for a ``dtable`` of bfloat16 or float16."""
+        self._add_up(narrow_name(dtable), dtable, dy, ids, scale, accumulate)
+
+    def embedding_backward_narrow_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_backward_narrow``'s workspace: none."""
+        return 0
+
+    def _look_up(
+        self, table_name: str, output: Array, table: Array, scales: Array | None, ids: Array, scale: float
+    ) -> None:
+        columns = table.shape[1]
+        block = row_block(output)
+        numbers = np.int64(ids.size), np.int64(columns), np.float32(scale)
+        arguments: list[Argument] = [output, table, scales, ids, *numbers]
+        kernel = f"forward_{table_name}_{ids.dtype.name}"
+        self.launch("embedding", kernel, output.dtype, self.row_blocks(ids.size, block), block, arguments)
+
+    def _add_up(self, table_name: str, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
+        if not accumulate:
+            clear: list[Argument] = [dtable, np.int64(dtable.nbytes)]
+            blocks = self.blocks(ceiling(dtable.nbytes, VECTOR_BYTES))
+            self.launch("embedding_backward", "clear", dy.dtype, blocks, BLOCK, clear)
+        numbers = np.int64(ids.size), np.int64(dtable.shape[1]), np.float32(scale), np.int32(accumulate)
+        kernel = f"backward_{table_name}_{ids.dtype.name}"
+        blocks = self.blocks(ids.size, 1)
+        self.launch("embedding_backward", kernel, dy.dtype, blocks, BLOCK, [dtable, dy, ids, *numbers])
+
+    def _look_at_ids(self, kernel: str, ids: Array, results: int, numbers: list[np.generic]) -> list[int]:
+        """What each block found, ``results`` numbers of each."""
+        blocks = min(ceiling(ids.size, _IDS_PER_BLOCK), _MOST_BLOCKS)
+        if blocks == 0:
+            return []
+        found = self.launcher.scratch[: 8 * blocks * results].view(np.int64)
+        self.launch("ids", kernel, FLOAT32, blocks, BLOCK, [found, ids, np.int64(ids.size), *numbers])
+        return [int(value) for value in self.launcher.read(found)]
+
+
+def narrow_name(table: Array) -> str:
+    """What kernels call the dtype of a narrower table; single bytes are float8_e4m3fn, which CuPy has no dtype for."""
+    return "float8" if table.dtype.itemsize == 1 else table.dtype.name

@@ -1,0 +1,88 @@
+"""Models on the emulated device: ten training steps, checkpoints, files and generated tokens are those of the CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from mila.components import SoftmaxCrossEntropy
+from mila.core import BuildContext, RuntimeMode, TrainingStep
+from mila.models import GptConfig, GptTransformer, LanguageModel, LlamaConfig, LlamaTransformer, from_pretrained
+from mila.training import AdamW, AdamWConfig
+from tests.promises.case import Array
+
+VOCABULARY, LENGTH = 31, 8
+SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "max_seq_len": 16, "embedding_dim": 16, "num_layers": 2}
+#: Largest difference from the CPU, relative to the largest number, or to one.
+TOLERANCE = 1e-4
+CPU, CUDA = "cpu", "cuda:0"
+
+
+def gpt(device: str) -> LanguageModel[Any]:
+    return GptTransformer("gpt", GptConfig(**SIZES, num_heads=2), device=device, seed=3)
+
+
+def llama(device: str) -> LanguageModel[Any]:
+    return LlamaTransformer(
+        "llama", LlamaConfig(**SIZES, num_heads=4, num_kv_heads=2, hidden_dim=24), device=device, seed=3
+    )
+
+
+both_models = pytest.mark.parametrize("construct", [gpt, llama])
+Construct = Callable[[str], LanguageModel[Any]]
+
+
+def trained(construct: Construct, device: str, steps: int) -> tuple[TrainingStep, list[float]]:
+    """Return a training step after ``steps`` updates, and every loss and every norm of the gradients."""
+    step = TrainingStep(construct(device), SoftmaxCrossEntropy("loss"), AdamW(AdamWConfig(maximum_norm=1.0)))
+    step.build(BuildContext((2, LENGTH), RuntimeMode.TRAINING))
+    generator, seen = np.random.default_rng(0), []
+    for _ in range(steps):
+        batch = [step.device.to_device(generator.integers(0, VOCABULARY, (2, LENGTH), np.int32)) for _ in range(2)]
+        step.zero_gradients()
+        seen.append(float(step.device.download(step.forward(*batch))[0]))
+        step.backward(*batch)
+        seen.append(step.update(0.01))
+    return step, seen
+
+
+def parameters(step: TrainingStep) -> list[Array]:
+    return [step.device.download(array) for array in step.get_parameters()]
+
+
+def difference(a: Array, b: Array) -> float:
+    return float(np.max(np.abs(a - b)) / max(1.0, np.max(np.abs(a))))
+
+
+@both_models
+def test_ten_steps_of_training_are_those_of_the_cpu(construct: Construct) -> None:
+    (expected, seen), (got, losses) = (trained(construct, device, 10) for device in (CPU, CUDA))
+    np.testing.assert_allclose(losses, seen, rtol=TOLERANCE)
+    for a, b in zip(parameters(expected), parameters(got), strict=True):
+        assert difference(a, b) <= TOLERANCE
+
+
+@both_models
+def test_a_trained_model_is_saved_loaded_and_continues_a_prompt_as_on_the_cpu(
+    construct: Construct, tmp_path: Path
+) -> None:
+    step, _ = trained(construct, CUDA, 3)
+    step.network.save_pretrained(tmp_path / "model")  # type: ignore[attr-defined]
+    models = [from_pretrained(tmp_path / "model", device=device, context_length=16) for device in (CPU, CUDA)]
+    tokens = []
+    for model in models:
+        assert isinstance(model, LanguageModel)
+        tokens.append(model.generate([1, 2, 3], max_new_tokens=8, temperature=0.0).tokens)
+    assert tokens[0] == tokens[1]
+    for saved, loaded in zip(parameters(step), models[1].get_parameters(), strict=True):
+        np.testing.assert_array_equal(models[1].device.download(loaded), saved)
+
+
+def test_the_same_seed_gives_the_same_weights_on_both_devices() -> None:
+    on_cpu, on_cuda = (trained(gpt, device, 0)[0] for device in (CPU, CUDA))
+    for a, b in zip(parameters(on_cpu), parameters(on_cuda), strict=True):
+        np.testing.assert_array_equal(a, b)
