@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from mila.devices.device import Device
 from mila.errors import ConfigurationError
 from mila.memory.declarations import Category, Declaration, Initializer
+from mila.memory.storage import FLOAT32
 from mila.serialization.conversion import FLOATS
 
 #: Elements drawn at a time.
@@ -67,8 +68,9 @@ def constant(value: float) -> Initializer:
     """All ``value``, rounded to float32; a dtype that does not hold it is a :class:`ConfigurationError`."""
 
     def fill(array: NDArray[Any], generator: np.random.Generator) -> None:
-        if abs(value) > FLOATS[array.dtype]:
-            raise ConfigurationError(f"the initial value {value} is beyond the range of {array.dtype}")
+        narrower = min(array.dtype, FLOAT32, key=FLOATS.__getitem__)
+        if abs(value) > FLOATS[narrower]:
+            raise ConfigurationError(f"the initial value {value} is beyond the range of {narrower}")
         array.fill(np.float32(value))
 
     return fill

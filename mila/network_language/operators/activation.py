@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import get_args
 
 from mila.components import Activation, ActivationConfig, Softmax, SoftmaxConfig
 from mila.components.activation import ActivationKind
@@ -19,17 +19,17 @@ _FIELDS = {
     "threshold": "softplus_threshold",
 }
 
-
-def _kind_of(alias: str, arguments: Mapping[str, Any]) -> ActivationKind:
-    if alias == "gelu" and arguments["approximate"] == "tanh":
-        return "gelu_tanh"
-    return "none" if alias == "identity" else alias  # type: ignore[return-value]
+#: By operator.
+_KINDS: Mapping[str, ActivationKind] = {**{kind: kind for kind in get_args(ActivationKind)}, "identity": "none"}
 
 
 def _activation(alias: str, summary: str, formula: str, *arguments: Argument, source: str | None = None) -> Operator:
+    kind = _KINDS[alias]
+
     def component(name: str, node: NodeShapes) -> Activation:
         options = {field: node.arguments[argument] for argument, field in _FIELDS.items() if argument in node.arguments}
-        return Activation(name, ActivationConfig(kind=_kind_of(alias, node.arguments), **options))
+        is_tanh = node.arguments.get("approximate") == "tanh"
+        return Activation(name, ActivationConfig(kind="gelu_tanh" if is_tanh else kind, **options))
 
     return Operator(
         alias=alias,
