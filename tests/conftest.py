@@ -27,8 +27,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.skip(reason=reason))
 
 
-def pytest_collection_finish() -> None:
-    """Keep what was collected out of later garbage collections: with this many tests each would take half a second."""
+@pytest.fixture(scope="module", autouse=True)
+def old_objects_are_left_alone() -> None:
+    """Keep items and reports out of later garbage collections: with this many tests each would take half a second."""
+    gc.collect()
     gc.freeze()
 
 
