@@ -35,6 +35,7 @@ from mila.quantization import PerChannelFp8
 from mila.training.adamw import AdamWConfig
 from tests.promises.case import INFERENCE, TRAINING, Case, Shapes, family
 from tests.promises.composite_cases import training_step
+from tests.promises.network_cases import LARGE_NETWORK_CASES
 from tests.promises.operator_cases_arithmetic import LARGE_ARITHMETIC_CASES
 from tests.promises.operator_cases_blocks import LARGE_BLOCK_CASES
 from tests.promises.operator_cases_experts import LARGE_EXPERT_CASES
@@ -162,6 +163,7 @@ LARGE_CASES: list[Case] = [
     *LARGE_ARITHMETIC_CASES,
     *LARGE_BLOCK_CASES,
     *LARGE_EXPERT_CASES,
+    *LARGE_NETWORK_CASES,
 ]
 
 

@@ -45,14 +45,14 @@ def defined(
     )
 
 
-def clip_text_encoder(**fields: Any) -> Case:
-    """Return the case of a small text encoder."""
+def clip_text_encoder(batch: int = 3, length: int = 5, **fields: Any) -> Case:
+    """Return the case of a text encoder."""
     config = ClipTextConfig(**fields)
 
     def construct(**options: Any) -> ClipTextEncoder:
-        return ClipTextEncoder("case", config, length=5, **options)
+        return ClipTextEncoder("case", config, length=length, **options)
 
-    built = {"ids": (3, 5)}
+    built = {"ids": (batch, length)}
     configs = (construct().config, config)
     name, limits = f"ClipTextEncoder({config.end_of_text_id})", {"ids": config.vocab_size}
     return Case(name, construct, configs, built, limits=limits, takes=of_one_batch(built))
@@ -119,4 +119,19 @@ NETWORK_CASES = [
         {"x": (2, 3), "y": (2, 3)},
         ("B", 3),
     ),
+]
+#: Of activations that take a megabyte and more.
+LARGE_NETWORK_CASES = [
+    clip_text_encoder(
+        batch=8,
+        length=128,
+        vocab_size=64,
+        embedding_dim=256,
+        hidden_dim=512,
+        num_layers=1,
+        num_heads=4,
+        max_seq_len=128,
+        end_of_text_id=7,
+    ),
+    defined("large", "linear(512)\ngelu()\nlinear()", {"x": (8, 128, 256)}, ("B", 128, 256)),
 ]
