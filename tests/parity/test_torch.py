@@ -37,8 +37,9 @@ pytestmark = pytest.mark.parity
 TOLERANCE = {"float32": 1e-5, "float64": 1e-11}
 TRAINED_TOLERANCE = {"float32": 0.1 * SCHEDULE.initial, "float64": 1e-9}
 
-#: With one PyTorch on one kind of processor the files come out bit for bit; another adds up in another order.
-REPRODUCED = {"float32": 2e-6, "float64": 1e-13}
+#: With one PyTorch on one kind of processor the files come out bit for bit; another adds up in another order. The most
+#: that was seen of PyTorch against itself is 3.04e-6: on an AMD EPYC, in a gradient whose terms nearly cancel.
+REPRODUCED = {"float32": 4e-6, "float64": 1e-13}
 
 #: With epsilon above the noise: among so many elements some gradients nearly cancel, and training in float32 would
 #: depend on the order of additions.
