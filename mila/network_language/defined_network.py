@@ -72,7 +72,7 @@ class DefinedNetwork(Network[DefinedNetworkConfig]):
         self.resolved = resolved
         self.ports = tuple(_port(tensor) for tensor in resolved.inputs)
         self.output_names = tuple(tensor.name for tensor in resolved.outputs)
-        self._integers = {tensor.ref for tensor, port in zip(resolved.inputs, self.ports, strict=True) if port.is_ids}
+        self._integers = {tensor.ref for tensor in resolved.inputs if tensor.dtype in INTEGER_DTYPES}
         self._nodes = {node.id: node for node in resolved.nodes}
         config = config or DefinedNetworkConfig(plan=resolved.to_json())
         super().__init__(name, config, dtype=dtype or resolved.dtype, seed=seed)

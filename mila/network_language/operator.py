@@ -19,7 +19,6 @@ from mila.network_language.wording import shown
 if TYPE_CHECKING:
     from mila.network_language.relations import NodeView
 
-Shape = tuple[int, ...]
 _ALIAS = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _IDENTITY = re.compile(r"[a-z][a-z0-9_.]*@[1-9][0-9]*")
 

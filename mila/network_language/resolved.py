@@ -14,9 +14,10 @@ from mila.core import Component
 from mila.core.parameters import ParameterOverride
 from mila.core.state import declared_state
 from mila.errors import ConfigurationError, MilaError, NetworkError, NetworkErrorCode
+from mila.memory.storage import Shape
 from mila.network_language import plan_json, tables
 from mila.network_language.arguments import Value
-from mila.network_language.operator import NodeShapes, Operator, Shape
+from mila.network_language.operator import NodeShapes, Operator
 from mila.network_language.settings import Settings
 from mila.network_language.shapes import NetworkShape
 from mila.network_language.source import Place
