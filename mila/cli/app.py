@@ -13,6 +13,7 @@ from mila.cli.embed import embed
 from mila.cli.generate import generate
 from mila.cli.import_model import import_model
 from mila.cli.network import network
+from mila.cli.plan import PlanCommand, plan
 from mila.cli.sample import sample
 from mila.cli.train import train
 
@@ -40,6 +41,9 @@ app = typer.Typer(
     name="mila", add_completion=False, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None
 )
 app.callback(epilog=EXIT_CODES)(_mila)
+app.command(cls=PlanCommand, epilog="Example: mila plan llama-3.1-8b --context 32k --dtype bfloat16 --budget 24GiB")(
+    plan
+)
 app.command(epilog="Example: mila train book.txt --out run --steps 500")(train)
 app.command(epilog="Example: mila sample run --prompt 'Once upon' --length 200 --temperature 0.8")(sample)
 app.command(epilog="Example: mila generate ./SmolLM2-135M 'Once upon a time' --max-new-tokens 50")(generate)

@@ -84,12 +84,14 @@ class Rope(Component[RopeConfig]):
         """Tables shared by all layers; output and gradient in place where the graph allows it."""
         shape, config = context.input_shape, self.config
         table_shape = (max(shape[1], context.max_seq_len), config.turning_dim // 2)
-        key = ("rope", config.theta, config.scaling, table_shape, context.dtype.name)
+        # Angles of float32, whatever the network is stored in: bfloat16 would turn everything by up to 1/256 too much.
+        dtype = context.statistics_dtype
+        key = ("rope", config.theta, config.scaling, table_shape, dtype.name)
         for name in ("cosine", "sine"):
-            yield table(name, table_shape, context.dtype, (*key, name), self._table(context.kernels, name == "sine"))
+            yield table(name, table_shape, dtype, (*key, name), self._table(context.kernels, name == "sine"))
         yield output(shape, context.dtype, over=0 if context.overwritable[0] is Overwrite.FORWARD else None)
         size = context.kernels.rope_workspace(shape[1], self._turning_heads, config.head_dim)
-        yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.BOTH)
+        yield workspace("workspace", (size,), dtype, during=Lifetime.BOTH)
         if context.is_training:
             over = Over.GRADIENT if context.gradient_overwritable[0] else None
             yield gradient("input", shape, context.dtype, over=over)

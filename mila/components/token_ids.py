@@ -21,7 +21,7 @@ def check_token_ids(
         return
     index = component.kernels.first_outside(ids, vocab_size, except_for)
     if index >= 0:
-        found, rest = int(ids.reshape(-1)[index]), index
+        (found,), rest = component.device.download(ids.reshape(-1)[index : index + 1]).tolist(), index
         position: list[int] = []
         for extent in reversed(ids.shape):
             rest, place = divmod(rest, extent)

@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from mila.core.checking import located
 from mila.core.schedule import Step
+from mila.errors import DeviceError
 from mila.kernels.signatures import Array, Kernels
 
 if TYPE_CHECKING:
@@ -46,20 +48,22 @@ class BoundSteps:
         self._values = list(values)
         self._input_count = input_count
         self._kernels = kernels
+        self._steps = steps
         self._calls = [self._bind(step) for step in steps]
 
     def forward(self, run: Run, inputs: Sequence[Array], end_step: Callable[[int], None] | None) -> list[Array | None]:
         """Run all steps; ``end_step`` is called with the number of each. Returns the arrays of all values."""
         self._cursor.run = run
         self._values[: self._input_count] = inputs
-        with self._kernels.region():
-            if end_step is None:
-                for call in self._calls:
-                    call()
-            else:
+        index = 0
+        try:
+            with self._kernels.region():
                 for index, call in enumerate(self._calls):
                     call()
-                    end_step(index)
+                    if end_step is not None:
+                        end_step(index)
+        except DeviceError as error:
+            raise located(self._steps[index].leaf.path, error) from error
         return self._values
 
     def _bind(self, step: Step) -> Callable[[], object]:

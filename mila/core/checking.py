@@ -9,7 +9,7 @@ import numpy as np
 
 from mila.core.graph import Port
 from mila.devices.device import Device
-from mila.errors import DTypeError, LifecycleError, ShapeError
+from mila.errors import DeviceError, DTypeError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.storage import DType, Shape
 
@@ -68,6 +68,12 @@ def refuse_own_bytes(device: Device, what: str, array: Array, region: Array) -> 
     start, first = device.address_of(array), device.address_of(region)
     if start < first + region.nbytes and first < start + array.nbytes:
         raise LifecycleError(f"{what}: is a view of buffers that this call writes to; pass a copy")
+
+
+def located(path: str, error: DeviceError) -> DeviceError:
+    """A device's ``error`` with the ``path`` of the component that it was met in: kernels do not know who calls."""
+    text = str(error)
+    return error if text.startswith(f"{path}: ") else DeviceError(f"{path}: {text}")
 
 
 def has_sequence_axis(is_ids: bool, shape: Shape) -> bool:

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from mila.core.bound import BoundSteps
-from mila.core.checking import check_gradients, check_inputs, has_sequence_axis, refuse_own_bytes
+from mila.core.checking import check_gradients, check_inputs, has_sequence_axis, located, refuse_own_bytes
 from mila.core.context import Layout
 from mila.core.planned_build import PlannedBuild, Storage
 from mila.core.run import Position, Run, rows_of
 from mila.core.schedule import Schedule, Step, alive, trace
 from mila.core.widening import WideStep, prefix
-from mila.errors import ConfigurationError, LifecycleError, ShapeError
+from mila.errors import ConfigurationError, DeviceError, LifecycleError, ShapeError
 from mila.kernels.signatures import Array
 from mila.memory.arenas import POISON, Arena
 from mila.memory.plan import TRANSIENT
@@ -175,7 +175,10 @@ class Execution:
         values = self._values
         values[: len(arrays)] = arrays
         for index, step in enumerate(self._steps[:stop]):
-            step.forward(run, values)
+            try:
+                step.forward(run, values)
+            except DeviceError as error:
+                raise located(step.leaf.path, error) from error
             self._end_step(index)
 
     def _is_single_position(self, arrays: Sequence[Array]) -> bool:
@@ -327,7 +330,10 @@ class Execution:
                 array = values[value]
                 if gradients[value] is None and array is not None:
                     gradients[value] = self._zeros(value, array.shape)
-            contributions = step.backward(run, values, gradients)
+            try:
+                contributions = step.backward(run, values, gradients)
+            except DeviceError as error:
+                raise located(step.leaf.path, error) from error
             for value, contribution in zip(step.inputs, contributions, strict=True):
                 collected = gradients[value]
                 if contribution is None:

@@ -6,7 +6,7 @@ import contextlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from mila.core.checking import has_sequence_axis
+from mila.core.checking import has_sequence_axis, located
 from mila.core.context import ANY_INPUT, BuildContext
 from mila.core.execution import Execution
 from mila.core.initializers import generator_for, initialize
@@ -19,6 +19,7 @@ from mila.core.widening import WideGradient, wide_name
 from mila.devices import ExecutionContext, address_of, kernels_to_plan_with
 from mila.errors import (
     ConfigurationError,
+    DeviceError,
     LifecycleError,
     OutOfMemoryError,
     ShapeError,
@@ -206,6 +207,8 @@ def _initialize(root: Component[Any], execution: Execution, bound: _Binding) -> 
             initialize(device, declaration, array.reshape(declaration.shape), generator)
         except ConfigurationError as error:
             raise ConfigurationError(f"{storage.owner.path}: {declaration.name}: {error}") from None
+        except DeviceError as error:
+            raise located(storage.owner.path, error) from error
 
 
 def _contexts_of(root: Component[Any], plan: PlannedBuild) -> dict[Component[Any], BuildContext]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+from mila.core.checking import located
 from mila.core.context import BuildContext, Layout, Overwrite
 from mila.core.draft import Draft
 from mila.core.planned_build import Optimizer, PlannedBuild, Storage
 from mila.core.schedule import Schedule, Step
 from mila.core.wide_planning import WidePlanner
-from mila.errors import ConfigurationError, ShapeError
+from mila.errors import ConfigurationError, DeviceError, ShapeError
 from mila.memory.declarations import Category, Declaration, Lifetime, Over
 from mila.memory.placement import (
     PlacementRequest,
@@ -186,7 +187,10 @@ class Planner:
                 allowed = self._wide.allowed(step) if self._may_share else allowed
                 self._wide.begin(i, step)
             step.context = step.context.allowing(*allowed)
-            declared = list(step.leaf.declare(step.context))
+            try:
+                declared = list(step.leaf.declare(step.context))
+            except DeviceError as error:  # a size that the device's kernels do not take
+                raise located(step.leaf.path, error) from error
             self._declared.append(declared)
             for declaration in declared:
                 self._plan_declaration(i, step, declaration)
@@ -367,6 +371,7 @@ class Planner:
                 s.offset,
                 s.declaration.nbytes,
                 tuple(s.intervals),
+                s.declaration.key is not None,
             )
             for s in self._draft.storages
         )

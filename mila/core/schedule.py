@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from mila.core.context import LeafContext
 from mila.core.modes import RuntimeMode
-from mila.errors import ConfigurationError, LifecycleError
+from mila.errors import ConfigurationError, DeviceError, LifecycleError
 from mila.kernels.signatures import Array, Kernels
 from mila.memory.storage import INT32, DType, Shape, accumulation_dtype
 
@@ -122,6 +122,7 @@ def trace(root: Component[Any], shapes: Mapping[str, Shape], options: ScheduleOp
 
     Raises:
         ShapeError: a leaf refuses its input shapes; the message names its path.
+        DeviceError: an array has more axes than the device takes.
         ConfigurationError: the graph gives ids where activations are expected, or the other way round.
     """
     schedule = Schedule(
@@ -169,6 +170,10 @@ def _visit_leaf(leaf: Component[Any], inputs: tuple[int, ...], schedule: Schedul
     )
     leaf.check_build(context)
     shapes = leaf.output_shapes(context)
+    for shape in (*context.input_shapes, *shapes):
+        if len(shape) > options.kernels.most_axes:
+            most = options.kernels.most_axes
+            raise DeviceError(f"{leaf.path}: the device takes arrays of at most {most} axes, got {shape}")
     if leaf.is_identity(context) and inputs[0] >= schedule.input_count:  # a root never returns its caller's own array
         return inputs[:1]
     outputs = tuple(range(len(schedule.shapes), len(schedule.shapes) + len(shapes)))

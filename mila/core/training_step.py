@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from mila.core import lifecycle, state
+from mila.core.checking import located
 from mila.core.component import Component
 from mila.core.composite import CompositeComponent
 from mila.core.config import ComponentConfig
@@ -19,7 +20,7 @@ from mila.core.modes import ComponentType
 from mila.core.planned_build import Optimizer, PlannedBuild
 from mila.core.run import Position
 from mila.devices import DeviceId, ExecutionContext
-from mila.errors import ConfigurationError, LifecycleError, NonFiniteError
+from mila.errors import ConfigurationError, DeviceError, LifecycleError, NonFiniteError
 from mila.kernels.signatures import Array
 from mila.memory.declarations import Category, Declaration, Lifetime
 from mila.memory.plan import GRADIENTS, PARAMETERS
@@ -156,16 +157,19 @@ class TrainingStep(CompositeComponent[TrainingStepConfig]):
         workspace = planned.update_workspace
         if not count or workspace is None:
             raise ConfigurationError(f"{self.path}: there is no trainable parameter to update")
-        norm = self.optimizer.apply(
-            self.kernels,
-            self._segments(planned),
-            execution.arenas[PARAMETERS].bytes.view(dtype)[:count],
-            execution.arenas[GRADIENTS].bytes.view(dtype)[:count],
-            moments,
-            execution.array_of(workspace),
-            learning_rate,
-            self.update_count + 1,
-        )
+        try:
+            norm = self.optimizer.apply(
+                self.kernels,
+                self._segments(planned),
+                execution.arenas[PARAMETERS].bytes.view(dtype)[:count],
+                execution.arenas[GRADIENTS].bytes.view(dtype)[:count],
+                moments,
+                execution.array_of(workspace),
+                learning_rate,
+                self.update_count + 1,
+            )
+        except DeviceError as error:
+            raise located(self.path, error) from error
         if not math.isfinite(norm):
             self._refuse_non_finite()
         self.update_count += 1

@@ -14,6 +14,7 @@ from typing import Any
 import cupy
 import numpy as np
 
+from mila.devices.cuda_sizes import CUDA_ALIGNMENT, STAGING_BUFFERS, STAGING_BYTES
 from mila.devices.device_id import DeviceId
 from mila.devices.kernel_files import Parameter, compile_options, kernels_of, source_text
 from mila.devices.products import Products, fix_workspace
@@ -26,8 +27,6 @@ from mila.kernels.signatures import Array, Kernels
 _LEAST_CUPY = 14
 #: The first compute capability that kernels are compiled for: 8.0.
 _LEAST_CAPABILITY = 80
-#: Bytes of each of the two pinned buffers that uploads and downloads go through.
-STAGING_BYTES = 4 << 20
 
 _MOST_THREADS = 1024
 _MOST_THREADS_ALONG = (1024, 1024, 64)
@@ -62,7 +61,7 @@ class CudaDevice:
     """A device with its stream, its memory pool, its matrix products and its loaded kernels.
 
     Besides what is allocated, a device takes ``SCRATCH_BYTES``, ``PRODUCT_WORKSPACE_BYTES`` for matrix products, and
-    two pinned buffers of :data:`STAGING_BYTES` on the host: all of it at once, before anything is planned.
+    ``STAGING_BUFFERS`` pinned buffers of ``STAGING_BYTES`` on the host: all of it at once, before anything is planned.
 
     Args:
         device_id: which one.
@@ -71,8 +70,7 @@ class CudaDevice:
         DeviceError: no such device here, or one that is too old.
     """
 
-    #: Every buffer and every arena begins at a multiple of this many bytes: a block of the pool.
-    alignment = 512
+    alignment = CUDA_ALIGNMENT
     is_host = False
 
     def __init__(self, device_id: DeviceId) -> None:
@@ -88,7 +86,7 @@ class CudaDevice:
         with self._device:
             self.stream = cupy.cuda.Stream(non_blocking=True)
             self.pool = cupy.cuda.MemoryPool()
-            self._staging = (_Staging(), _Staging())
+            self._staging = tuple(_Staging() for _ in range(STAGING_BUFFERS))
             self._products = Products(device_id, *_cublas(device_id), self.stream)
         self.scratch = self.allocate(SCRATCH_BYTES)
         self.no_bytes = self.scratch[:0]
@@ -116,8 +114,9 @@ class CudaDevice:
 
     def available_bytes(self) -> int:
         """Bytes that can still be allocated: what the driver has, and what the pool keeps without using it."""
-        free, _ = self._device.mem_info
-        return int(free) + int(self.pool.free_bytes())
+        with self._current():  # a pool answers for the current device
+            free, _ = self._device.mem_info
+            return int(free) + int(self.pool.free_bytes())
 
     def total_bytes(self) -> int:
         """Memory of the device."""
@@ -125,7 +124,8 @@ class CudaDevice:
 
     def used_bytes(self) -> int:
         """Bytes in use of what was taken from the pool."""
-        return int(self.pool.used_bytes())
+        with self._current():
+            return int(self.pool.used_bytes())
 
     def synchronize(self) -> None:
         """Wait for everything queued."""
@@ -261,9 +261,10 @@ class CudaDevice:
                     )
                     self._modules[source, dtype] = module
                 function = module.get_function(kernel)
-            except cupy.cuda.compiler.CompileException as error:
+            # CuPy's own, and RuntimeErrors of the compiler, of its headers where they are not found, and of the driver.
+            except (cupy.cuda.compiler.CompileException, ImportError, RuntimeError) as error:
                 raise DeviceError(
-                    f"kernel file {source}.cu: could not be compiled for {self.device_id}: {error}"
+                    f"kernel file {source}.cu: could not be compiled for {self.device_id}, or loaded: {error}"
                 ) from error
             loaded = _Kernel(f"{source}.cu: kernel {kernel} ({dtype.name})", function, parameters)
             self._kernels[source, kernel, dtype] = loaded
@@ -362,10 +363,12 @@ def _cublas(device_id: DeviceId) -> tuple[Any, Any]:
         raise DeviceError(
             f"device {device_id}: cuBLAS was not found ({error}); install mila[cuda12] or mila[cuda13]"
         ) from error
+    except RuntimeError as error:
+        raise DeviceError(f"device {device_id}: cuBLAS could not start: {error}") from error
 
 
 def _include_option() -> tuple[str, ...]:
-    """Where the headers of CUDA lie, as far as CuPy knows."""
+    """Where the headers of CUDA lie, as far as CuPy knows; from 14.2 on it adds those of wheels by itself."""
     path = cupy.cuda.get_cuda_path()
     return () if path is None else (f"-I{path}/include",)
 

@@ -26,21 +26,50 @@ class ExecutionContext:
         threads: kernel threads on the CPU; by default the processors this process may use, at most 8. A CUDA device
             has its own.
         seed: the seed of roots that are given none.
+        deterministic: whether the same run gives the same bits every time. ``False`` lets a device add up floats in
+            any order where that is faster, so that runs differ by roundings. On the CPU it changes nothing: there the
+            fixed order costs nothing.
 
     Raises:
+        ConfigurationError: threads, a seed or a switch that is none.
         DeviceError: the device does not exist here, or what Mila needs for it is not installed.
     """
 
-    def __init__(self, device: str | DeviceId = "cpu", *, threads: int | None = None, seed: int = 0) -> None:
+    def __init__(
+        self,
+        device: str | DeviceId = "cpu",
+        *,
+        threads: int | None = None,
+        seed: int = 0,
+        deterministic: bool = True,
+    ) -> None:
         self.device_id = DeviceId.parse(device)
+        if not isinstance(deterministic, bool):
+            raise ConfigurationError(f"execution context: deterministic must be True or False, got {deterministic!r}")
+        self.deterministic = deterministic
         if threads is not None and (isinstance(threads, bool) or not isinstance(threads, int) or threads < 1):
             raise ConfigurationError(f"execution context: threads must be an integer of at least 1, got {threads!r}")
         self.threads = threads if threads is not None else min(_usable_processors(), MAXIMUM_THREADS)
         self.seed = check_seed("execution context", seed)
         on_cpu = self.device_id.type is DeviceType.CPU
         self.device: Device = Host(self.threads) if on_cpu else _cuda_device(self.device_id)
-        self.kernels: Kernels = self.device.kernels
+        self.kernels: Kernels = self.device.kernels if deterministic else self.device.kernels.unordered()
         self.alignment = self.device.alignment
+
+    @classmethod
+    def to_plan_with(cls, device: str | DeviceId) -> ExecutionContext:
+        """A context for plans of a device that need not be here: to the byte what the real one would say.
+
+        Builds with a CUDA device of this kind raise :class:`DeviceError`.
+        """
+        context = cls("cpu")
+        context.device_id = DeviceId.parse(device)
+        if context.device_id.type is DeviceType.CUDA:
+            from mila.devices.planned import PlannedCudaDevice  # all CUDA kernels, which most processes never need
+
+            context.device = PlannedCudaDevice(context.device_id)
+            context.kernels, context.alignment = context.device.kernels, context.device.alignment
+        return context
 
     #: Of the CPU; every buffer and every arena begins at a multiple of this many bytes.
     alignment = Host.alignment
@@ -70,7 +99,8 @@ class ExecutionContext:
         return dtype in self.kernels.dtypes
 
     def __repr__(self) -> str:
-        return f"ExecutionContext({str(self.device_id)!r}, threads={self.threads}, seed={self.seed})"
+        order = "" if self.deterministic else ", deterministic=False"
+        return f"ExecutionContext({str(self.device_id)!r}, threads={self.threads}, seed={self.seed}{order})"
 
 
 def check_seed(what: str, seed: int) -> int:

@@ -124,9 +124,10 @@ def _numbered(name: str, text: str, start: int = 1) -> str:
 
 def _read(name: str) -> str:
     try:
-        return (FOLDER / name).read_text("utf-8")
+        text = (FOLDER / name).read_text("utf-8")
     except FileNotFoundError:
         raise DeviceError(f"kernel file {name}: does not exist in {FOLDER}") from None
+    return text.encode("ascii", "replace").decode()  # CuPy writes it to a file in the locale's encoding
 
 
 def _parameter(text: str, stored: DType) -> Parameter:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import weakref
 from typing import Any
 
@@ -17,6 +18,7 @@ from mila.kernels.signatures import Array
 PRODUCT_WORKSPACE_BYTES = 32 << 20
 #: cuBLAS reads here how large and how many its buffers are, in KiB; with one stream a handle needs one.
 _WORKSPACE_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
+_WORKSPACE = re.compile(r"(?::[0-9]{1,9}:[0-9]{1,9})+", re.ASCII)
 
 #: ``cudaDataType`` of stored dtypes.
 _TYPES: dict[DType, int] = {FLOAT32: 0, FLOAT16: 2, BFLOAT16: 14}
@@ -29,8 +31,26 @@ _LARGEST_EXTENT = 2**31 - 1
 
 
 def fix_workspace() -> None:
-    """Tell cuBLAS, unless the user has, to take one buffer of a known size; before the first handle."""
+    """Tell cuBLAS, unless the user has, to take one buffer of a known size; before the first handle.
+
+    A buffer of ours (``cublasSetWorkspace``) would not last: setting the stream, which every call of CuPy's does, goes
+    back to cuBLAS's own.
+    """
     os.environ.setdefault(_WORKSPACE_VARIABLE, f":{PRODUCT_WORKSPACE_BYTES >> 10}:1")
+
+
+def product_workspace_bytes() -> int | None:
+    """What cuBLAS takes for its workspace: :data:`PRODUCT_WORKSPACE_BYTES`, or what the user has asked it to.
+
+    ``None`` where that is not understood.
+    """
+    given = os.environ.get(_WORKSPACE_VARIABLE)
+    if given is None:
+        return PRODUCT_WORKSPACE_BYTES
+    if not _WORKSPACE.fullmatch(given):
+        return None
+    numbers = [int(number) for number in given[1:].split(":")]
+    return sum(size * count for size, count in zip(numbers[::2], numbers[1::2], strict=True)) << 10
 
 
 class Products:
@@ -84,34 +104,43 @@ class Products:
             for x in (b, a, output)
         ]
         beta = zero + self._factors.itemsize if accumulate else zero
-        if output.ndim == 2:
-            first, second, result = (matrix[:3] for matrix in matrices)
-            self._cublas.gemmEx(*common, *first, *second, beta, *result, _COMPUTE_FLOAT32, _DEFAULT_ALGORITHM)
-            return
-        first4, second4, result4 = matrices
-        self._cublas.gemmStridedBatchedEx(
-            *common, *first4, *second4, beta, *result4, output.shape[0], _COMPUTE_FLOAT32, _DEFAULT_ALGORITHM
-        )
+        last = (_COMPUTE_FLOAT32, _DEFAULT_ALGORITHM)
+        try:
+            if output.ndim == 2:
+                first, second, result = (matrix[:3] for matrix in matrices)
+                self._cublas.gemmEx(*common, *first, *second, beta, *result, *last)
+            else:
+                first4, second4, result4 = matrices
+                self._cublas.gemmStridedBatchedEx(*common, *first4, *second4, beta, *result4, output.shape[0], *last)
+        except RuntimeError as error:  # cuBLAS's own, and those of the driver
+            shown = _shown(output, a, b, transpose_a, transpose_b)
+            raise DeviceError(f"matrix product: {self._device_id} refused {shown}: {error}") from error
+
+
+def _shown(output: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> str:
+    return f"{output.shape} = {a.shape}{'ᵀ' * transpose_a} @ {b.shape}{'ᵀ' * transpose_b}"
 
 
 def _extents(output: Array, a: Array, b: Array, transpose_a: bool, transpose_b: bool) -> tuple[int, int, int]:
     """M, N and K."""
-    shapes = f"{output.shape} = {a.shape}{'ᵀ' * transpose_a} @ {b.shape}{'ᵀ' * transpose_b}"
+    arrays = (output, a, b)
     if (
         output.ndim not in (2, 3)
         or not output.ndim == a.ndim == b.ndim
         or not output.shape[:-2] == a.shape[:-2] == b.shape[:-2]
     ):
-        raise ShapeError(f"matrix product: expected three arrays of rank 2, or of rank 3 with one batch, got {shapes}")
-    for array in (output, a, b):
+        shown = _shown(*arrays, transpose_a, transpose_b)
+        raise ShapeError(f"matrix product: expected three arrays of rank 2, or of rank 3 with one batch, got {shown}")
+    for array in arrays:
         if not array.flags.c_contiguous:
             raise ShapeError(f"matrix product: expected C-contiguous arrays, got strides {array.strides}")
     m, k = a.shape[:-3:-1] if transpose_a else a.shape[-2:]
     other, n = b.shape[:-3:-1] if transpose_b else b.shape[-2:]
     if other != k or output.shape[-2:] != (m, n):
-        raise ShapeError(f"matrix product: the shapes do not fit, got {shapes}")
-    if max(m, n, k) > _LARGEST_EXTENT:
-        raise DeviceError(f"matrix product: expected extents of at most {_LARGEST_EXTENT:,}, got {shapes}")
+        raise ShapeError(f"matrix product: the shapes do not fit, got {_shown(*arrays, transpose_a, transpose_b)}")
+    if max(m, n, k, *output.shape[:-2]) > _LARGEST_EXTENT:
+        shown = _shown(*arrays, transpose_a, transpose_b)
+        raise DeviceError(f"matrix product: expected extents of at most {_LARGEST_EXTENT:,}, got {shown}")
     return m, n, k
 
 

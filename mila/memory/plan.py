@@ -24,7 +24,7 @@ class PlannedBuffer:
     """One buffer: who declared it, what it holds, when it lives and where it will be.
 
     ``offset`` counts bytes from the aligned base of ``arena``; ``intervals`` are steps of the schedule, both ends
-    included.
+    included. ``is_table``: it was declared as a constant table, which several components may share.
     """
 
     path: str
@@ -37,6 +37,7 @@ class PlannedBuffer:
     offset: int
     nbytes: int
     intervals: tuple[Interval, ...]
+    is_table: bool = False
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-able fields."""

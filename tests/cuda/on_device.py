@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 
 from mila.kernels.cpu.table import CpuKernels
-from mila.kernels.signatures import Array
+from mila.kernels.signatures import Array, Kernels
 
 if TYPE_CHECKING:
     from mila.devices.cuda import CudaDevice
@@ -31,14 +31,19 @@ class OnDevice:
 
     Arrays of half precision are float32 on the device where they are :data:`STATISTICS`. Arrays of float64 belong to
     references: the CPU computes those.
+
+    Args:
+        device: where the arrays go.
+        kernels: what runs there; the device's own if None.
     """
 
-    def __init__(self, device: CudaDevice) -> None:
+    def __init__(self, device: CudaDevice, kernels: Kernels | None = None) -> None:
         self._device = device
+        self._kernels = kernels or device.kernels
         self._references = CpuKernels(1)
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._device.kernels, name)
+        method = getattr(self._kernels, name)
         if not callable(method):
             return method
 
@@ -92,7 +97,9 @@ class _Arrays:
     def bring_back(self) -> None:
         """Copy everything from the device."""
         for key, owner in self._owners.items():
-            owner[...] = self._device.download(self._copies[key])
+            values = self._device.download(self._copies[key])
+            with np.errstate(over="ignore"):  # a workspace may hold anything, also what half precision does not
+                owner[...] = values
 
     def around(self, bound: Callable[..., Any]) -> Callable[..., Any]:
         """A bound kernel that works on the NumPy arrays."""

@@ -6,6 +6,7 @@ registers belong to a version of NVRTC, which the table names.
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mila.devices.kernel_files import compile_options, source_text, sources
@@ -14,6 +15,8 @@ from tests.emulator import nvrtc, resource_table, toolchain
 from tests.emulator.resource_table import Table
 
 TABLE = Path(__file__).with_name("resources.tsv")
+#: What CuPy 14 adds to the options of every module.
+CUPY_OPTIONS = ("-ftz=true", "--device-as-default-execution-space")
 #: Every file with every stored dtype.
 MODULES = [(source, dtype) for source in sources() for dtype in DTYPE_MACROS]
 
@@ -25,15 +28,20 @@ def module_name(source: str, dtype: DType) -> str:
 
 def measure(source: str, dtype: DType) -> Table:
     """What the kernels of one module take on every architecture: compiled once, then remembered."""
-    text, options = source_text(source), compile_options(dtype)
+    text, options = source_text(source), (*compile_options(dtype), *CUPY_OPTIONS)
     name = module_name(source, dtype)
 
+    def compiled(architecture: str) -> nvrtc.Compiled:
+        return nvrtc.compile_text(text, architecture, options=options, filename=f"{source}.cu")
+
     def build(folder: Path) -> None:
-        table: Table = {}
-        for architecture in nvrtc.ARCHITECTURES:
-            compiled = nvrtc.compile_text(text, architecture, options=options, filename=f"{source}.cu")
-            for kernel, resources in compiled.resources.items():
-                table[name, kernel, architecture] = resources
+        with ThreadPoolExecutor(max_workers=2) as executor:
+            modules = list(executor.map(compiled, nvrtc.ARCHITECTURES))
+        table = {
+            (name, kernel, module.architecture): resources
+            for module in modules
+            for kernel, resources in module.resources.items()
+        }
         resource_table.write(folder / TABLE.name, table)
 
     version = "{}.{}".format(*nvrtc.version())

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from mila.kernels.cuda.row_positions import MOST_ROWS
-from tests.cuda.test_attention import BFLOAT16, CHECKED, ORDERS, TOLERANCES, on_device
+from tests.cuda.test_attention import CHECKED, ORDERS, TOLERANCES, in_all_dtypes, on_device
 from tests.emulator.stand_in.settings import use
 from tests.kernels.attention_reference import Array, error, expected, problem
 from tests.kernels.test_attention_cached import Cache
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from mila.devices.cuda import CudaDevice
 
 CHUNKS = ((20,), (1, 1, 1, 1), (7, 1, 13, 1), (70, 1, 5))
+#: (H, K, D): whole vectors and odd sizes, groups of 1 to 9.
+HEADS = ((4, 4, 16), (6, 2, 5), (4, 1, 8), (9, 1, 3))
 
 
 def fed(cache: Cache, qkv: Array, chunks: tuple[int, ...]) -> Array:
@@ -29,26 +32,26 @@ def fed(cache: Cache, qkv: Array, chunks: tuple[int, ...]) -> Array:
     return np.concatenate(outputs, axis=1)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("window", [0, 1, 6])
-@pytest.mark.parametrize("heads", [(4, 4, 16), (6, 2, 5), (4, 1, 8), (9, 1, 3)], ids=str)
-@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize(
+    ("chunks", "heads", "window", "dtype"), in_all_dtypes(product(CHUNKS, HEADS, (0, 1, 6))), ids=str
+)
 def test_any_chunking_agrees_with_attention_without_a_cache(
     chunks: tuple[int, ...], heads: Any, window: int, dtype: Any, cuda: CudaDevice
 ) -> None:
     p = problem((2, sum(chunks), *heads), (True, window), dtype)
     got = fed(Cache(on_device(cuda), p, max(chunks)), p.qkv, chunks)
-    assert error(got.astype(np.float64), expected(p)[0]) < TOLERANCES[np.dtype(dtype)][0]
+    assert error(got.astype(np.float64), expected(p)[0]) < TOLERANCES[dtype][0]
 
 
-@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=str)
-@pytest.mark.parametrize(("heads", "window"), [((4, 2, 8), 3), ((3, 1, 5), 0), ((9, 1, 4), 0)], ids=str)
+@pytest.mark.parametrize(
+    ("heads", "window", "dtype"), in_all_dtypes([((4, 2, 8), 3), ((3, 1, 5), 0), ((9, 1, 4), 0)]), ids=str
+)
 def test_every_access_is_in_bounds_and_ordered(heads: Any, window: int, dtype: Any, cuda: CudaDevice) -> None:
     p = problem((2, 12, *heads), (True, window), dtype)
     cache = ring(on_device(cuda), p, 7) if window else Cache(on_device(cuda), p, 7)
     with use(CHECKED):
         got = fed(cache, p.qkv, (7, 1, 1, 3))
-    assert error(got.astype(np.float64), expected(p)[0]) < TOLERANCES[np.dtype(dtype)][0]
+    assert error(got.astype(np.float64), expected(p)[0]) < TOLERANCES[dtype][0]
 
 
 def test_any_order_of_threads_gives_the_same_bits(cuda: CudaDevice) -> None:
@@ -137,14 +140,14 @@ def attended(cache: Cache, qkv: Array) -> Array:
     return output.reshape(len(qkv), 1, -1)
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("heads", [(2, 1, 64), (3, 3, 7)], ids=str)
-@pytest.mark.parametrize("count", [255, 257, 700])
+@pytest.mark.parametrize(
+    ("count", "heads", "dtype"), in_all_dtypes(product((255, 257, 700), ((2, 1, 64), (3, 3, 7)))), ids=str
+)
 def test_long_contexts_are_split_and_merged(count: int, heads: Any, dtype: Any, cuda: CudaDevice) -> None:
     cache, qkv = long_cache(cuda, 1, count, dtype, heads)
     got = cache.feed(qkv, [count - 1], [1])
     assert bool(cache.workspace.size) is (count > 256)
-    assert error(got.astype(np.float64), attended(cache, qkv)) < TOLERANCES[np.dtype(dtype)][0]
+    assert error(got.astype(np.float64), attended(cache, qkv)) < TOLERANCES[dtype][0]
 
 
 @pytest.mark.parametrize("head_dim", [7, 8])

@@ -84,14 +84,18 @@ def answers(case: Case, component: Component[Any], mode: RuntimeMode) -> list[tu
     return list(train_once(hosted, case.inputs(component)) if mode is TRAINING else infer(case, hosted))
 
 
+def difference(expected: Array, got: Array) -> float:
+    """Return the largest difference, relative to the largest number expected or to one."""
+    a, b = (array.astype(np.float64) for array in (expected, got))
+    return float(np.max(np.abs(a - b), initial=0) / max(1.0, np.max(np.abs(a), initial=0)))
+
+
 def assert_same_answers(case: Case, mode: RuntimeMode, dtype: str, devices: tuple[ExecutionContext, ...]) -> None:
     expected, got = (answers(case, case.build(device, mode, dtype), mode) for device in devices)
     assert [label for label, _ in got] == [label for label, _ in expected]
     for (label, a), (_, b) in zip(expected, got, strict=True):
         assert (a.shape, a.dtype) == (b.shape, b.dtype), label
-        a, b = (array.astype(np.float64) for array in (a, b))
-        error = np.max(np.abs(a - b), initial=0) / max(1.0, np.max(np.abs(a), initial=0))
-        assert error <= TOLERANCE[dtype], f"{label}: {error}"
+        assert difference(a, b) <= TOLERANCE[dtype], f"{label}: {difference(a, b)}"
 
 
 @pytest.mark.parametrize(("case", "mode"), RUNS, ids=str)

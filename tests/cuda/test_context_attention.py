@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from mila.kernels.cpu.table import CpuKernels
-from tests.cuda.test_attention import BFLOAT16, CHECKED, ORDERS, TOLERANCES, bits, on_device
+from tests.cuda.test_attention import CHECKED, ORDERS, TOLERANCES, bits, in_all_dtypes, on_device
 from tests.emulator.stand_in.settings import use
 from tests.kernels.attention_reference import Array
 from tests.kernels.test_context_attention import Problem, expected, problem
@@ -49,16 +50,17 @@ def assert_agrees(got: tuple[Array, ...], p: Problem) -> None:
         assert np.abs(found.astype(np.float64) - want).max() < TOLERANCES[p.arrays[0].dtype][1] * largest
 
 
-@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("probability", [0.0, 0.3])
-@pytest.mark.parametrize(("shape", "causal"), CASES, ids=str)
-def test_agrees_with_the_formula(shape: Any, causal: bool, probability: float, dtype: Any, cuda: CudaDevice) -> None:
+@pytest.mark.parametrize(
+    ("probability", "shape", "causal", "dtype"),
+    in_all_dtypes((probability, *case) for probability, case in product((0.0, 0.3), CASES)),
+    ids=str,
+)
+def test_agrees_with_the_formula(probability: float, shape: Any, causal: bool, dtype: Any, cuda: CudaDevice) -> None:
     p = problem(shape, dtype, probability, causal)
     assert_agrees(computed(on_device(cuda), p), p)
 
 
-@pytest.mark.parametrize("dtype", [np.float32, BFLOAT16], ids=str)
-@pytest.mark.parametrize(("shape", "causal"), SMALL, ids=str)
+@pytest.mark.parametrize(("shape", "causal", "dtype"), in_all_dtypes(SMALL), ids=str)
 def test_every_access_is_in_bounds_and_ordered(shape: Any, causal: bool, dtype: Any, cuda: CudaDevice) -> None:
     p = problem(shape, dtype, 0.3, causal)
     with use(CHECKED):

@@ -32,6 +32,7 @@ Plan = tuple[str, tuple[int, int], Run]
 PLANS: list[Plan] = [
     *(("float32", shape, FAST) for shape in (*SHAPES, LARGE)),
     *(("bfloat16", shape, FAST) for shape in ((1, 1), (7, 13), (5, 16))),
+    *(("float16", shape, FAST) for shape in ((7, 13), (5, 16))),
     *(("float32", (31, 17), run) for run in OTHER_ORDERS),
     ("float32", (7, 13), CHECKED),
     ("bfloat16", (5, 16), CHECKED),

@@ -32,6 +32,9 @@ def llama(device: str) -> LanguageModel[Any]:
     )
 
 
+#: The emulated device serves by itself; a real one only those who ask for it.
+pytestmark = pytest.mark.usefixtures("cuda")
+
 both_models = pytest.mark.parametrize("construct", [gpt, llama])
 Construct = Callable[[str], LanguageModel[Any]]
 
@@ -80,6 +83,27 @@ def test_a_trained_model_is_saved_loaded_and_continues_a_prompt_as_on_the_cpu(
     assert tokens[0] == tokens[1]
     for saved, loaded in zip(parameters(step), models[1].get_parameters(), strict=True):
         np.testing.assert_array_equal(models[1].device.download(loaded), saved)
+
+
+@both_models
+@pytest.mark.parametrize("chunk", [3, 16])
+def test_prompts_in_chunks_are_continued_as_on_the_cpu(construct: Construct, chunk: int) -> None:
+    """Two rows of different lengths: a prompt of several chunks, or of one, and then token after token."""
+    prompts, written = [[5, 1, 7, 7, 2, 11, 30, 4], [9, 0]], []
+    for device in (CPU, CUDA):
+        model = construct(device)
+        options: dict[str, Any] = {"initialize_parameters": True, "prefill_size": chunk}
+        model.build(BuildContext((len(prompts), 16), RuntimeMode.INFERENCE, **options))
+        written.append([completion.tokens for completion in model.generate(prompts, max_new_tokens=7)])
+    assert written[0] == written[1]
+    assert all(len(tokens) == 7 for tokens in written[0])
+
+
+def test_the_models_have_what_attention_offers() -> None:
+    """Grouped heads that turn, and a head that shares the table of the embedding."""
+    first, second = gpt(CPU).config, llama(CPU).config
+    assert first.tie_word_embeddings and not second.tie_word_embeddings
+    assert second.num_heads == 2 * second.num_kv_heads
 
 
 def test_the_same_seed_gives_the_same_weights_on_both_devices() -> None:

@@ -1,4 +1,7 @@
-"""Every name of CuPy that the CUDA backend uses is one that the real CuPy has, which needs no device to say so."""
+"""CuPy has every name that Mila, its tests for CUDA and its benchmarks use, and takes every call that they make.
+
+CuPy imports without a device. Where it is not installed, its recorded names serve.
+"""
 
 from __future__ import annotations
 
@@ -8,24 +11,43 @@ from pathlib import Path
 
 import pytest
 
-import mila.devices
+import mila
 from tests.emulator.cupy_names import mentioned_names, unknown_names
+from tests.emulator.cupy_signatures import unfit_calls, unrecorded_names
 
-FOLDER = Path(mila.devices.__file__).parent
-BACKEND = (FOLDER / "cuda.py").read_text("utf-8")
+TESTS = Path(__file__).resolve().parents[1]
+PACKAGE = Path(mila.__file__).parent
+FILES = [
+    *sorted(PACKAGE.rglob("*.py")),
+    *sorted((TESTS / "cuda").rglob("*.py")),
+    *sorted((TESTS.parent / "benchmarks").rglob("*.py")),
+]
 #: Of the module for products, which is handed to them.
 PRODUCTS = "import cupy\n" + "\n".join(
-    f"cupy.cuda.cublas.{name}" for name in re.findall(r"cublas\.(\w+)", (FOLDER / "products.py").read_text("utf-8"))
+    f"cupy.cuda.cublas.{name}"
+    for name in re.findall(r"cublas\.(\w+)", (PACKAGE / "devices" / "products.py").read_text("utf-8"))
 )
-SOURCES = pytest.mark.parametrize("source", [BACKEND, PRODUCTS], ids=["cuda.py", "products.py"])
+TEXTS = {"cublas": PRODUCTS, **{str(path): path.read_text("utf-8") for path in FILES}}
+SOURCES = {name: text for name, text in TEXTS.items() if "cupy" in text and mentioned_names(text)}
 
 
-@SOURCES
-def test_there_are_names_to_look_up(source: str) -> None:
-    assert len(mentioned_names(source)) > 5
+def test_only_the_backend_knows_cupy() -> None:
+    own = [Path(name).name for name in SOURCES if Path(name).is_relative_to(PACKAGE)]
+    assert own == ["cuda.py"]
+    assert all(len(mentioned_names(SOURCES[name])) > 5 for name in ("cublas", str(PACKAGE / "devices" / "cuda.py")))
 
 
-@SOURCES
+@pytest.mark.parametrize("name", SOURCES, ids=lambda name: Path(name).name)
+def test_cupy_has_every_name(name: str) -> None:
+    assert unrecorded_names(SOURCES[name]) == []
+
+
+@pytest.mark.parametrize("name", SOURCES, ids=lambda name: Path(name).name)
+def test_cupy_takes_every_call(name: str) -> None:
+    assert unfit_calls(SOURCES[name]) == []
+
+
+@pytest.mark.parametrize("name", SOURCES, ids=lambda name: Path(name).name)
 @pytest.mark.skipif(importlib.util.find_spec("cupy") is None, reason="cupy is not installed")
-def test_cupy_has_every_name(source: str) -> None:
-    assert unknown_names(source) == []
+def test_the_installed_cupy_has_every_name(name: str) -> None:
+    assert unknown_names(SOURCES[name]) == []

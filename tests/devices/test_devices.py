@@ -14,6 +14,7 @@ from mila.components import LayerNorm, LayerNormConfig
 from mila.devices import DeviceId, DeviceType, ExecutionContext
 from mila.devices import memory as device_memory
 from mila.devices.memory import available_host_bytes
+from mila.devices.products import PRODUCT_WORKSPACE_BYTES, fix_workspace, product_workspace_bytes
 from mila.errors import ConfigurationError, DeviceError
 
 
@@ -64,6 +65,43 @@ def test_a_seed_is_an_integer_of_at_least_0(seed: Any) -> None:
         ExecutionContext("cpu", seed=seed)
     with pytest.raises(ConfigurationError, match="norm: a seed is an integer of at least 0"):
         LayerNorm("norm", LayerNormConfig(normalized_dim=3), seed=seed)
+
+
+def test_on_the_cpu_the_order_of_sums_is_always_the_same() -> None:
+    ordered, unordered = ExecutionContext("cpu"), ExecutionContext("cpu", deterministic=False)
+    assert ordered.deterministic
+    assert not unordered.deterministic
+    assert unordered.kernels is unordered.device.kernels
+    assert repr(unordered).endswith(", deterministic=False)")
+    assert "deterministic" not in repr(ordered)
+    with pytest.raises(ConfigurationError, match="deterministic must be True or False, got 1"):
+        ExecutionContext("cpu", deterministic=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("given", "size"),
+    [
+        (None, PRODUCT_WORKSPACE_BYTES),
+        (":4096:8", 32 << 20),
+        (":4096:2:16:8", (2 * 4096 + 8 * 16) << 10),
+        (":0:0", 0),
+        ("", None),
+        ("4096:8", None),
+        (":4096", None),
+        (":x:1", None),
+    ],
+)
+def test_the_workspace_of_products_is_what_the_user_asks_for(
+    given: str | None, size: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG", raising=False)
+    if given is not None:
+        monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", given)
+    assert product_workspace_bytes() == size
+    fix_workspace()
+    assert product_workspace_bytes() == size
+    assert os.environ["CUBLAS_WORKSPACE_CONFIG"] == (":32768:1" if given is None else given)
+    monkeypatch.delenv("CUBLAS_WORKSPACE_CONFIG")
 
 
 def test_an_allocation_has_the_size_that_was_asked_for() -> None:

@@ -80,3 +80,13 @@ def test_every_shipped_file_has_kernels_of_every_dtype(source: str) -> None:
     assert names["float32"]
     assert names["float32"] == names["bfloat16"] == names["float16"]
     assert {compile_options(dtype)[0] for dtype in DTYPE_MACROS} == {"-std=c++17"}
+
+
+@pytest.mark.parametrize("source", sources())
+def test_texts_have_no_characters_that_a_locale_could_lack(source: str) -> None:
+    assert source_text(source).isascii()
+
+
+def test_such_characters_leave_their_places(folder: Path) -> None:
+    (folder / "one.cu").write_text("int a;  // (A B)ᵀ = Bᵀ Aᵀ\nint b;\n", "utf-8")
+    assert source_text("one").endswith("int a;  // (A B)? = B? A?\nint b;\n")

@@ -20,19 +20,18 @@ from tests.emulator.module import Mode, Module
 _PREFIX, _STRIP = "GCOV_PREFIX", "GCOV_PREFIX_STRIP"
 
 
-def line_counts(module: Module, filename: str | None = None) -> dict[int, int]:
-    """Return how often each line with code has run, and forget it.
+def counts_by_file(module: Module) -> dict[str, dict[int, int]]:
+    """Return how often each line with code has run, of every file that was compiled, and forget it.
 
     Args:
         module: Compiled with ``Mode.COVERAGE``.
-        filename: The source file; the module's own if None, or one that it includes.
 
     Returns:
-        Counts by line, of all instances of a template together. Lines without code are absent.
+        Counts by the names of files, as ``#line`` gives them, and by line, of all instances of a template together.
+        Lines without code are absent.
     """
     if module.mode is not Mode.COVERAGE:
         raise EmulatorError(f"{module.filename} was compiled for {module.mode.name}, not for COVERAGE")
-    wanted = filename or module.filename
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
         _write_counters(module, folder)
@@ -40,13 +39,18 @@ def line_counts(module: Module, filename: str | None = None) -> dict[int, int]:
         done = subprocess.run(
             ["gcov", "--json-format", "--stdout", "module.gcda"], cwd=folder, capture_output=True, text=True, check=True
         )
-    counts: dict[int, int] = {}
+    counts: dict[str, dict[int, int]] = {}
     for file in json.loads(done.stdout)["files"]:
-        if Path(file["file"]).name == wanted:
-            for line in file["lines"]:
-                number = line["line_number"]
-                counts[number] = counts.get(number, 0) + line["count"]
+        own = counts.setdefault(Path(file["file"]).name, {})
+        for line in file["lines"]:
+            number = line["line_number"]
+            own[number] = own.get(number, 0) + line["count"]
     return counts
+
+
+def line_counts(module: Module, filename: str | None = None) -> dict[int, int]:
+    """Return how often each line of one file, the module's own if None, has run; and forget all counts."""
+    return counts_by_file(module).get(filename or module.filename, {})
 
 
 def missed_lines(module: Module, filename: str | None = None) -> list[int]:

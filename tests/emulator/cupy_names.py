@@ -36,6 +36,32 @@ def mentioned_names(source: str) -> list[Mention]:
     stored in a variable first is not seen.
     """
     tree = ast.parse(source)
+    aliases, found = _imports(tree)
+    inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and node not in inner:
+            chain = _chain(node)
+            if chain and chain[0] in aliases:
+                found.add(Mention(".".join([aliases[chain[0]], *chain[1:]]), node.lineno))
+    return sorted(found)
+
+
+def calls_in(source: str) -> Iterator[tuple[str, ast.Call]]:
+    """Yield the calls of names below ``cupy``, with the full name of what is called."""
+    tree = ast.parse(source)
+    aliases, _ = _imports(tree)
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call):
+            continue
+        chain = _chain(node.func) if isinstance(node.func, ast.Attribute) else None
+        if isinstance(node.func, ast.Name):
+            chain = [node.func.id]
+        if chain and chain[0] in aliases:
+            yield ".".join([aliases[chain[0]], *chain[1:]]), node
+
+
+def _imports(tree: ast.Module) -> tuple[dict[str, str], set[Mention]]:
+    """What the names that imports bind stand for, and what is imported."""
     aliases: dict[str, str] = {}
     found: set[Mention] = set()
     for node in ast.walk(tree):
@@ -44,13 +70,7 @@ def mentioned_names(source: str) -> list[Mention]:
         for alias, name, bound in _imported(node):
             aliases[alias] = bound
             found.add(Mention(name, node.lineno, isinstance(node, ast.Import)))
-    inner = {node.value for node in ast.walk(tree) if isinstance(node, ast.Attribute)}
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Attribute) and node not in inner:
-            chain = _chain(node)
-            if chain and chain[0] in aliases:
-                found.add(Mention(".".join([aliases[chain[0]], *chain[1:]]), node.lineno))
-    return sorted(found)
+    return aliases, found
 
 
 def unknown_names(source: str) -> list[Mention]:
@@ -95,12 +115,24 @@ def _exists(mention: Mention) -> bool:
     return True
 
 
-def _is_in_wrapper(library: str, names: list[str]) -> bool:
-    """Look for names in the compiled module around a CUDA library that is not installed, so that it cannot load."""
+def wrapper_of(library: str) -> Path:
+    """The compiled module around a CUDA library, which cannot be imported where the library is not installed.
+
+    Raises:
+        FileNotFoundError: CuPy has none.
+    """
     specification = importlib.util.find_spec(f"{WRAPPERS}.{library}")
     if specification is None or specification.origin is None:
+        raise FileNotFoundError(f"{WRAPPERS}.{library}")
+    return Path(specification.origin)
+
+
+def _is_in_wrapper(library: str, names: list[str]) -> bool:
+    """Look for names in the compiled module around a CUDA library that is not installed."""
+    try:
+        content = wrapper_of(library).read_bytes()
+    except FileNotFoundError:
         return False
-    content = Path(specification.origin).read_bytes()
     # A constant is a string of its own; a function is part of a symbol's name, behind its number.
     return all(re.search(rb"(\0|_\d+)%s\0" % name.encode(), content) for name in names)
 

@@ -16,6 +16,22 @@ def flat_cases() -> Iterator[Case]:
         x, output = b.array(b.rows, b.columns), b.empty(b.rows, b.columns)
         return Run(lambda: b.kernels.copy(output, x), {"output": output}, {"output": wide(x)})
 
+    def copy_of(dtype: str) -> Build:
+        def build(b: Bench) -> Run:
+            x = (10 * b.array(b.rows, b.columns)).astype(dtype)
+            output = np.full_like(x, 77)
+            return Run(lambda: b.kernels.copy(output, x), {"output": output}, {"output": wide(x)})
+
+        return build
+
+    def fill(dtype: str | None, value: float) -> Build:
+        def build(b: Bench) -> Run:
+            output = np.full((b.rows, b.columns), 77, dtype or b.dtype)
+            expected = np.full(output.shape, value, output.dtype)
+            return Run(lambda: b.kernels.fill(output, value), {"output": output}, {"output": wide(expected)})
+
+        return build
+
     def add(b: Bench) -> Run:
         x, output = b.array(b.rows, b.columns), b.array(b.rows, b.columns)
         return Run(lambda: b.kernels.add_in_place(output, x), {"output": output}, {"output": wide(output) + wide(x)})
@@ -60,6 +76,10 @@ def flat_cases() -> Iterator[Case]:
         return build
 
     yield Case("copy", copy, elementwise=True)
+    for dtype in ("int8", "int16", "int64"):
+        yield Case(f"copy-{dtype}", copy_of(dtype), elementwise=True)
+        yield Case(f"fill-{dtype}", fill(dtype, -7), elementwise=True)
+    yield Case("fill", fill(None, 0.3), elementwise=True)
     yield Case("add_in_place", add, elementwise=True)
     yield Case("scale", scale, ("x",), elementwise=True)
     for factor in (1.0, -0.7):

@@ -11,6 +11,8 @@ from mila.kernels.signatures import Array
 from tests.kernels.bench import Bench, Build, Case, Run, wide
 
 _VOCABULARY = 37
+#: Ids outside a table, one of which would be inside in 32 bits.
+_OUTSIDE = {np.int32: (-1, _VOCABULARY, -(2**31), 2**31 - 1), np.int64: (-1, _VOCABULARY, (1 << 32) + 5, -(2**63))}
 
 
 def _ids(b: Bench, dtype: type[np.signedinteger[Any]]) -> Array:
@@ -18,7 +20,7 @@ def _ids(b: Bench, dtype: type[np.signedinteger[Any]]) -> Array:
 
 
 def embedding_cases() -> Iterator[Case]:
-    """Look-ups and their gradient, for both integer dtypes, with and without scale."""
+    """Look-ups and their gradient, for both integer dtypes, with and without scale; and the checks of ids."""
 
     def forward(integer: type[np.signedinteger[Any]], scale: float) -> Build:
         def build(b: Bench) -> Run:
@@ -64,6 +66,49 @@ def embedding_cases() -> Iterator[Case]:
             for accumulate in (False, True):
                 name = f"embedding_backward-{options}-accumulate={accumulate}"
                 yield Case(name, backward(integer, scale, accumulate), elementwise=True)
+
+    yield from id_cases()
+
+
+def id_cases() -> Iterator[Case]:
+    """The checks of ids: their range, and the first one outside a table that is not an exception."""
+
+    def spread_ids(b: Bench, integer: type[np.signedinteger[Any]]) -> Array:
+        ids = b.random.integers(0, _VOCABULARY, (b.rows, b.columns)).astype(integer)
+        if ids.size:
+            places = b.random.choice(ids.size, 4)
+            ids.reshape(-1)[places] = _OUTSIDE[integer]
+        return ids
+
+    def extremes(integer: type[np.signedinteger[Any]]) -> Build:
+        def build(b: Bench) -> Run:
+            ids, result = spread_ids(b, integer), np.full(2, -77)
+            expected = np.array([ids.min(), ids.max()], np.float64) if ids.size else np.array([0.0, -1.0])
+
+            def call() -> None:
+                result[:] = b.kernels.integer_range(ids)
+
+            return Run(call, {"range": result}, {"range": expected})
+
+        return build
+
+    def outside(integer: type[np.signedinteger[Any]], except_for: int | None) -> Build:
+        def build(b: Bench) -> Run:
+            ids, result = spread_ids(b, integer), np.full(1, -77)
+            inside = ((ids >= 0) & (ids < _VOCABULARY)) | (ids == (0 if except_for is None else except_for))
+            found = np.flatnonzero(~inside)
+
+            def call() -> None:
+                result[0] = b.kernels.first_outside(ids, _VOCABULARY, except_for)
+
+            return Run(call, {"index": result}, {"index": np.array([found[0] if found.size else -1])})
+
+        return build
+
+    for integer in (np.int32, np.int64):
+        yield Case(f"integer_range-{integer.__name__}", extremes(integer), elementwise=True)
+        for except_for in (None, -1):
+            yield Case(f"first_outside-{integer.__name__}-{except_for}", outside(integer, except_for), elementwise=True)
 
 
 def position_cases() -> Iterator[Case]:

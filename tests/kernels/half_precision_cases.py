@@ -34,12 +34,13 @@ def half_precision_cases() -> Iterator[Case]:
         for option in (False, True):
             yield Case(f"linear_forward_narrow-{dtype}-bias={option}", linear_forward(dtype, option))
             yield Case(f"linear_backward_weight-{dtype}-accumulate={option}", linear_backward_weight(dtype, option))
-        for scale in (1.0, 2.5):
-            yield Case(f"embedding_forward_narrow-{dtype}-scale={scale}", embedding(dtype, scale), elementwise=True)
+        for scale, integer in ((1.0, "int32"), (2.5, "int64")):
+            name = f"embedding_forward_narrow-{dtype}-{integer}-scale={scale}"
+            yield Case(name, embedding(dtype, integer, scale), elementwise=True)
             yield Case(f"adamw-{dtype}-gradient_scale={scale}", adamw(dtype, scale), elementwise=True)
             for option in (False, True):
-                name = f"embedding_backward_narrow-{dtype}-scale={scale}-accumulate={option}"
-                yield Case(name, embedding_backward(dtype, scale, option), elementwise=True)
+                name = f"embedding_backward_narrow-{dtype}-{integer}-scale={scale}-accumulate={option}"
+                yield Case(name, embedding_backward(dtype, integer, scale, option), elementwise=True)
 
 
 def widened(dtype: np.dtype[np.generic]) -> Build:
@@ -140,9 +141,10 @@ def linear_backward_weight(dtype: np.dtype[np.generic], accumulate: bool) -> Bui
     return build
 
 
-def embedding(dtype: np.dtype[np.generic], scale: float) -> Build:
+def embedding(dtype: np.dtype[np.generic], integer: str, scale: float) -> Build:
     def build(b: Bench) -> Run:
-        table, ids = half(b, dtype, _VOCABULARY, b.columns), b.random.integers(0, _VOCABULARY, b.rows)
+        table = half(b, dtype, _VOCABULARY, b.columns)
+        ids = b.random.integers(0, _VOCABULARY, b.rows).astype(integer)
         y = b.empty(b.rows, b.columns)
         workspace = b.workspace(b.kernels.embedding_forward_narrow_workspace(b.rows, b.columns))
         return Run(
@@ -154,9 +156,9 @@ def embedding(dtype: np.dtype[np.generic], scale: float) -> Build:
     return build
 
 
-def embedding_backward(dtype: np.dtype[np.generic], scale: float, accumulate: bool) -> Build:
+def embedding_backward(dtype: np.dtype[np.generic], integer: str, scale: float, accumulate: bool) -> Build:
     def build(b: Bench) -> Run:
-        dy, ids = b.array(b.rows, b.columns), b.random.integers(0, _VOCABULARY, b.rows)
+        dy, ids = b.array(b.rows, b.columns), b.random.integers(0, _VOCABULARY, b.rows).astype(integer)
         shape = (_VOCABULARY, b.columns)
         dtable = half(b, dtype, *shape) if accumulate else unwritten(dtype, *shape)
         workspace = b.workspace(b.kernels.embedding_backward_narrow_workspace(b.rows, b.columns))

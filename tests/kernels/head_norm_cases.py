@@ -88,11 +88,12 @@ def backward_case(accumulate: bool, frozen: tuple[str, ...]) -> Build:
             if name not in frozen:
                 outputs[name] = (b.array if accumulate else b.empty)(b.columns)
         normal, rstd = normalized(x, b.columns)
+        saved = normal.reshape(b.rows, NORMED * b.columns).astype(b.dtype), b.statistics(rstd)
+        normal = wide(saved[0]).reshape(normal.shape)
         expected = expected_gradients(by_head(dy, b.columns), normal, rstd, weight_of_heads(*weights))
         for name in outputs:
             if accumulate and name != "dx":
                 expected[name] = expected[name] + wide(outputs[name])
-        saved = normal.reshape(b.rows, NORMED * b.columns).astype(b.dtype), b.statistics(rstd)
         gradients = outputs.get("dquery_weight"), outputs.get("dkey_weight")
         workspace = b.workspace(b.kernels.head_norm_backward_workspace(b.rows, HEADS, KV_HEADS, b.columns))
         return Run(

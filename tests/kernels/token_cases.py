@@ -24,8 +24,8 @@ def token_cases() -> Iterator[Case]:
     yield Case("prepend_forward", prepend_forward, elementwise=True)
     for trains, accumulate in ((True, False), (True, True), (False, False)):
         yield Case(f"prepend_backward-{trains}-{accumulate}", prepend_backward(trains, accumulate), elementwise=True)
-    for trains in (True, False):
-        yield Case(f"pool_maximum_forward-{trains}", pool_maximum_forward(trains), elementwise=True)
+    for trains, length in ((True, LENGTH), (False, LENGTH), (True, 4 * LENGTH)):
+        yield Case(f"pool_maximum_forward-{trains}-{length}", pool_maximum_forward(trains, length), elementwise=True)
     yield Case("pool_maximum_backward", pool_maximum_backward, elementwise=True)
 
 
@@ -86,14 +86,14 @@ def prepend_backward(trains: bool, accumulate: bool) -> Build:
     return build
 
 
-def rounded(b: Bench) -> Array:
+def rounded(b: Bench, length: int) -> Array:
     """Few different values, so that several positions are largest."""
-    return np.round(b.array(b.rows, LENGTH, b.columns))
+    return np.round(b.array(b.rows, length, b.columns))
 
 
-def pool_maximum_forward(trains: bool) -> Build:
+def pool_maximum_forward(trains: bool, length: int) -> Build:
     def build(b: Bench) -> Run:
-        x, output = rounded(b), b.empty(b.rows, b.columns)
+        x, output = rounded(b, length), b.empty(b.rows, b.columns)
         positions = np.full((b.rows, b.columns), -1, np.int32)
         expected = {"output": wide(x).max(axis=1), "positions": x.argmax(axis=1)}
         outputs = {"output": output, "positions": positions} if trains else {"output": output}

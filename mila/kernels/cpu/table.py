@@ -52,6 +52,8 @@ class CpuKernels(
 
     #: Stored dtypes of networks that the CPU computes.
     dtypes: tuple[np.dtype[Any], ...] = (FLOAT32, FLOAT64, *NARROW)
+    #: NumPy's own limit.
+    most_axes = 64
 
     def __init__(self, threads: int) -> None:
         """Use ``threads`` threads for every kernel, BLAS included; the threads start when first needed."""
@@ -60,3 +62,7 @@ class CpuKernels(
     def compute_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
         """Float32 for bfloat16 and float16, else ``stored`` itself."""
         return FLOAT32 if stored in NARROW else stored
+
+    def unordered(self) -> CpuKernels:
+        """These kernels: the order of every sum is fixed."""
+        return self

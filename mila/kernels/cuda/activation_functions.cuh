@@ -115,8 +115,9 @@ struct Gelu {
 struct GeluTanh {
   static constexpr float A = 0.7978845608028654f;  // sqrt(2 / pi)
   static constexpr float B = 0.044715f * A;
-  // Beyond 10 s is 0 or 1 to the last bit, so that x may be bounded before it is squared.
-  static __device__ float bounded(float x) { return x < -10.0f ? -10.0f : (x > 10.0f ? 10.0f : x); }
+  // Beyond 20 s is 0 or 1, no matter how large the x that it is multiplied with, so that x may be bounded before it is
+  // squared.
+  static __device__ float bounded(float x) { return x < -20.0f ? -20.0f : (x > 20.0f ? 20.0f : x); }
   static __device__ float gate(float x) { return logistic(2.0f * x * fmaf(B * x, x, A)); }
   __device__ float value(float x) const { return gate(bounded(x)) * x; }
   __device__ float both(float x, float& slope) const {
@@ -185,8 +186,9 @@ struct Softplus {
 // The order of _KINDS in activations.py.
 enum Kind { NONE, RELU, GELU, GELU_TANH, QUICK_GELU, SILU, TANH, SIGMOID, LEAKY_RELU, MISH, ELU, HARDSWISH, SOFTPLUS };
 
-// body(function) for the function of that kind: one loop for each, without a choice inside. `options`: of LEAKY_RELU
-// its slope, of ELU alpha, of SOFTPLUS beta and the threshold.
+// body(function) for the function of that kind. The choice is the same in every thread, so it is made inside of loops: a
+// loop for each function takes twice as long to compile. `options`: of LEAKY_RELU its slope, of ELU alpha, of SOFTPLUS
+// beta and the threshold.
 template <typename Body>
 __device__ __forceinline__ void with_function(int kind, float option, float second_option, Body body) {
   switch (kind) {

@@ -172,6 +172,7 @@ __device__ __forceinline__ void write_head(
 #pragma unroll
     for (int i = 0; i < N; i++) shared.parts[part * sizes.size + column + i] = sums[i];
   __syncthreads();
+#pragma unroll 1
   for (int d = threadIdx.x; d < sizes.size; d += THREADS) {
     float sum = 0.0f;
 #pragma unroll 1
@@ -206,6 +207,7 @@ __device__ __forceinline__ void attend(
   for (int low = 0; low < group; low += HEADS) {
     const int heads = min(HEADS, group - low), first_head = key_head * group + low;
     const stored_t* const queries = qkv + row * sizes.width + static_cast<index_t>(first_head) * sizes.size;
+#pragma unroll 1
     for (int i = threadIdx.x; i < heads * sizes.size; i += THREADS)
       shared.queries[i / sizes.size][i % sizes.size] = sizes.scale * load(queries + i);
     float sums[HEADS][N] = {}, peak = Maximum::neutral(), total = 0.0f;
@@ -219,11 +221,16 @@ __device__ __forceinline__ void attend(
       __syncthreads();
       if (part < parts) add_values(sums, shared, values + ring, slot, count, heads, part, parts, column, sizes);
     }
+#pragma unroll 1  // eight copies of what follows would take long to compile
+    for (int head = 0; head < heads; head++) {
+      float own[N] = {};
 #pragma unroll
-    for (int head = 0; head < HEADS; head++)
-      if (head < heads)
-        write_head(shared, sums[head], target, head, row * sizes.heads + first_head + head, split, part, parts, column,
-                   sizes);
+      for (int other = 0; other < HEADS; other++)
+        if (other == head)
+#pragma unroll
+          for (int i = 0; i < N; i++) own[i] = sums[other][i];
+      write_head(shared, own, target, head, row * sizes.heads + first_head + head, split, part, parts, column, sizes);
+    }
   }
 }
 

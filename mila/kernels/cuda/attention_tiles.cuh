@@ -190,6 +190,7 @@ __device__ __forceinline__ void multiply_tiles(
 template <int SIZE, int COUNT, int ROWS>
 __device__ __forceinline__ void add_vectors(
     float (&sums)[ROWS][SIZE / SIDE], const float* weights, const float* vectors) {
+  constexpr int STRIDE = SIZE + PAD;
   const float* const rows = weights + threadIdx.x / SIDE * ROWS * (COUNT + PAD);
   const float* const columns = vectors + threadIdx.x % SIDE * QUAD;
 #pragma unroll 1
@@ -198,19 +199,22 @@ __device__ __forceinline__ void add_vectors(
 #pragma unroll
     for (int i = 0; i < ROWS; i++) quads[i] = read_quad(rows + i * (COUNT + PAD) + j);
 #pragma unroll
-    for (int k = 0; k < QUAD; k++)
+    for (int part = 0; part < SIZE / GROUP; part++) {
+      const float* const first = columns + j * STRIDE + part * GROUP;
+      const float4 a = read_quad(first), b = read_quad(first + STRIDE), c = read_quad(first + 2 * STRIDE),
+                   d = read_quad(first + 3 * STRIDE);
+      // One expression for each column: choosing weights in a loop over the four positions takes the compiler ten
+      // times as long.
 #pragma unroll
-      for (int part = 0; part < SIZE / GROUP; part++) {
-        const float4 vector = read_quad(columns + (j + k) * (SIZE + PAD) + part * GROUP);
-#pragma unroll
-        for (int i = 0; i < ROWS; i++) {
-          const float weight = k == 0 ? quads[i].x : k == 1 ? quads[i].y : k == 2 ? quads[i].z : quads[i].w;
-          sums[i][part * QUAD] += weight * vector.x;
-          sums[i][part * QUAD + 1] += weight * vector.y;
-          sums[i][part * QUAD + 2] += weight * vector.z;
-          sums[i][part * QUAD + 3] += weight * vector.w;
-        }
+      for (int i = 0; i < ROWS; i++) {
+        const float4 weight = quads[i];
+        float* const sum = &sums[i][part * QUAD];
+        sum[0] = sum[0] + weight.x * a.x + weight.y * b.x + weight.z * c.x + weight.w * d.x;
+        sum[1] = sum[1] + weight.x * a.y + weight.y * b.y + weight.z * c.y + weight.w * d.y;
+        sum[2] = sum[2] + weight.x * a.z + weight.y * b.z + weight.z * c.z + weight.w * d.z;
+        sum[3] = sum[3] + weight.x * a.w + weight.y * b.w + weight.z * c.w + weight.w * d.w;
       }
+    }
   }
 }
 

@@ -9,7 +9,7 @@ from typing import Final
 
 import numpy as np
 
-from mila.errors import ShapeError
+from mila.errors import DeviceError
 
 #: As in ``axes.cuh``.
 MOST_AXES: Final = 8
@@ -51,11 +51,11 @@ def places(axes: Iterable[Axis], array: int = 0) -> np.void:
     """``Axes`` of a walk's places in the array of that number.
 
     Raises:
-        ShapeError: for more than 8 axes.
+        DeviceError: for more than 8 axes.
     """
     listed = list(axes)
     if len(listed) > MOST_AXES:
-        raise ShapeError(f"CUDA kernels: expected at most {MOST_AXES} axes that cannot be joined, got {len(listed)}")
+        raise DeviceError(f"CUDA kernels: expected at most {MOST_AXES} axes that cannot be joined, got {len(listed)}")
     structure = np.zeros(1, _AXES)
     structure["extents"][0, : len(listed)] = [axis.extent for axis in listed]
     structure["strides"][0, : len(listed)] = [axis.strides[array] for axis in listed]

@@ -27,13 +27,6 @@ __device__ __forceinline__ void store(float* address, float value) { *address = 
 __device__ __forceinline__ void store(__nv_bfloat16* address, float value) { *address = __float2bfloat16_rn(value); }
 __device__ __forceinline__ void store(__half* address, float value) { *address = __float2half_rn(value); }
 
-// A value as it will be read again after it was stored.
-__device__ __forceinline__ float rounded(float value) {
-  stored_t kept;
-  store(&kept, value);
-  return load(&kept);
-}
-
 // ---- vectors of 16 bytes, the widest access of a thread --------------------------------------------------------------
 template <typename Element>
 struct alignas(16) Vector {

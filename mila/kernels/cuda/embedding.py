@@ -49,7 +49,8 @@ class CudaEmbedding(CudaRowBlocks):
     def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
         """``dtable[ids] += scale * dy`` in row order; without ``accumulate`` the table is zeroed first.
 
-        The values of ``dtable`` are each rounded once.
+        The values of ``dtable`` are each rounded once. Where results need not repeat, rows are added to a float32
+        ``dtable`` by atomic additions, in any order, each rounded: no block looks for equal ids.
         """
         self._add_up("stored", dtable, dy, ids, scale, accumulate)
 
@@ -78,10 +79,19 @@ class CudaEmbedding(CudaRowBlocks):
             clear: list[Argument] = [dtable, np.int64(dtable.nbytes)]
             blocks = self.blocks(ceiling(dtable.nbytes, VECTOR_BYTES))
             self.launch("embedding_backward", "clear", dy.dtype, blocks, BLOCK, clear)
+        if not self.is_deterministic and dtable.dtype == FLOAT32:
+            self._add_in_any_order(dtable, dy, ids, scale)
+            return
         numbers = np.int64(ids.size), np.int64(dtable.shape[1]), np.float32(scale), np.int32(accumulate)
         kernel = f"backward_{table_name}_{ids.dtype.name}"
         blocks = self.blocks(ids.size, 1)
         self.launch("embedding_backward", kernel, dy.dtype, blocks, BLOCK, [dtable, dy, ids, *numbers])
+
+    def _add_in_any_order(self, dtable: Array, dy: Array, ids: Array, scale: float) -> None:
+        block = row_block(dy)
+        arguments: list[Argument] = [dtable, dy, ids, np.int64(ids.size), np.int64(dtable.shape[1]), np.float32(scale)]
+        kernel = f"add_rows_{ids.dtype.name}"
+        self.launch("embedding_unordered", kernel, dy.dtype, self.row_blocks(ids.size, block), block, arguments)
 
     def _look_at_ids(self, kernel: str, ids: Array, results: int, numbers: list[np.generic]) -> list[int]:
         """What each block found, ``results`` numbers of each."""

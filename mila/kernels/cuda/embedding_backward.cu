@@ -39,12 +39,14 @@ __device__ __forceinline__ int find_matches(
   }
   __syncthreads();
   int total = 0;
-  for (int i = 0; i < BALLOTS; i++) {
-    const int part = i / (BACKWARD_BLOCK / WARP);
-    if (i % (BACKWARD_BLOCK / WARP) == warp && found[part])
-      matches[total + __popc(ballots[i] & ((1u << lane) - 1))] = part * BACKWARD_BLOCK + threadIdx.x;
-    total += __popc(ballots[i]);
-  }
+  for (int part = 0; part < IDS_PER_THREAD; part++)
+#pragma unroll 1
+    for (int other = 0; other < BACKWARD_BLOCK / WARP; other++) {
+      const unsigned ballot = ballots[part * (BACKWARD_BLOCK / WARP) + other];
+      if (other == warp && found[part])
+        matches[total + __popc(ballot & ((1u << lane) - 1))] = part * BACKWARD_BLOCK + threadIdx.x;
+      total += __popc(ballot);
+    }
   __syncthreads();
   return total;
 }
@@ -54,6 +56,7 @@ template <int WIDTH>
 __device__ __forceinline__ void add_rows(
     float* sums, const stored_t* dy, const int* matches, int total, index_t columns, float scale) {
   float values[ROWS_AT_ONCE][WIDTH];
+#pragma unroll 1
   for (int match = 0; match < total; match += ROWS_AT_ONCE) {
     for (int i = 0; i < ROWS_AT_ONCE; i++)
       if (match + i < total) load_some<WIDTH>(values[i], dy + matches[match + i] * columns);

@@ -94,14 +94,20 @@ class Launcher(Protocol):
 
 
 class CudaFamily:
-    """What the kernel families share. Stateless but for the device."""
+    """What the kernel families share. Stateless but for the device.
+
+    Args:
+        launcher: what launches, which may be shared.
+        deterministic: whether the same call gives the same bits every time. If not, sums of floats are added up in any
+            order where that is faster.
+    """
 
     #: Stored dtypes of networks that CUDA kernels compute.
     dtypes: tuple[DType, ...] = tuple(DTYPE_MACROS)
 
-    def __init__(self, launcher: Launcher) -> None:
-        """Launch on ``launcher``, which may be shared."""
+    def __init__(self, launcher: Launcher, deterministic: bool = True) -> None:
         self.launcher = launcher
+        self.is_deterministic = deterministic
 
     def launch(
         self,

@@ -25,12 +25,14 @@ __device__ __forceinline__ void forward(
       stored_t* target = output + (row * all + head) * head_dim;
       const stored_t* weight = head < heads ? query_weight : key_weight;
       float values[WIDTH], factors[WIDTH], squares = 0.0f;
+#pragma unroll 1  // most heads are a single round
       for (index_t i = lane * WIDTH; i < head_dim; i += WARP * WIDTH) {
         load_some<WIDTH>(values, source + i);
         for (int k = 0; k < WIDTH; k++) squares += values[k] * values[k];
       }
       const float rstd = 1.0f / sqrtf(warp_sum(squares) / head_dim + epsilon);
       if (rstds != nullptr && lane == 0) rstds[row * normed + head] = rstd;
+#pragma unroll 1  // most heads are a single round
       for (index_t i = lane * WIDTH; i < head_dim; i += WARP * WIDTH) {
         load_some<WIDTH>(values, source + i);
         load_some<WIDTH>(factors, weight + i);
@@ -62,6 +64,7 @@ __device__ __forceinline__ void head_backward(
     stored_t* dx, float* sums, const stored_t* normal, float rstd, const stored_t* dy, const stored_t* weight,
     index_t head_dim, int lane) {
   float upstream[WIDTH], normals[WIDTH], factors[WIDTH], along = 0.0f;
+#pragma unroll 1
   for (index_t i = lane * WIDTH; i < head_dim; i += WARP * WIDTH) {
     load_some<WIDTH>(upstream, dy + i);
     load_some<WIDTH>(normals, normal + i);
@@ -73,6 +76,7 @@ __device__ __forceinline__ void head_backward(
     }
   }
   along = warp_sum(along) / head_dim;
+#pragma unroll 1
   for (index_t i = lane * WIDTH; i < head_dim; i += WARP * WIDTH) {
     load_some<WIDTH>(upstream, dy + i);
     load_some<WIDTH>(normals, normal + i);

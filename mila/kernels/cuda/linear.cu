@@ -122,7 +122,8 @@ extern "C" __global__ void __launch_bounds__(256, 4) finish_tile(
 
 // ---- products with narrower factors or results ------------------------------------------------------------------------
 // output (M, N) (+)= a @ b (K, N), where element (m, k) of a lies at m * a_row + k * a_column. Blocks of 16 x 16 threads, one for
-// each 16 x 16 elements. CUDA computes networks in the dtype that they are stored in, so that no network comes here: simple.
+// each 16 x 16 elements, along x over M, which may be millions of rows. CUDA computes networks in the dtype that they are stored
+// in, so that no network comes here: simple.
 constexpr int SIDE = 16;
 
 template <typename Output, typename Right>
@@ -131,7 +132,7 @@ __device__ __forceinline__ void multiply_tile(
     int accumulate) {
   __shared__ float left[SIDE][SIDE + 1], right[SIDE][SIDE + 1];
   const int x = threadIdx.x % SIDE, y = threadIdx.x / SIDE;
-  const index_t m = static_cast<index_t>(blockIdx.y) * SIDE + y, n = static_cast<index_t>(blockIdx.x) * SIDE + x;
+  const index_t m = static_cast<index_t>(blockIdx.x) * SIDE + y, n = static_cast<index_t>(blockIdx.y) * SIDE + x;
   float sum = 0.0f;
   for (index_t start = 0; start < K; start += SIDE) {
     left[y][x] = m < M && start + x < K ? load(a + m * a_row + (start + x) * a_column) : 0.0f;

@@ -17,8 +17,6 @@ _PRODUCT_ROWS = 512
 _WARPS = BLOCK // 32
 #: Side of the tiles of ``multiply_tile``.
 _SIDE = 16
-#: Blocks of a grid along its second axis.
-_MOST_BLOCKS = 65535
 
 
 class CudaLinear(CudaColumnSums):
@@ -136,7 +134,7 @@ class CudaLinear(CudaColumnSums):
         sizes: tuple[int, int, int],
         options: list[np.int32],
     ) -> None:
-        grid = ceiling(sizes[1], _SIDE), ceiling(sizes[0], _SIDE)
+        grid = ceiling(sizes[0], _SIDE), ceiling(sizes[1], _SIDE)
         integers = [np.int64(size) for size in sizes]
         self.launch("linear", kernel, dtype, grid, BLOCK, [*arrays, *integers, *options])
 

@@ -10,7 +10,7 @@ __device__ __forceinline__ void norm_forward(
   for (index_t row = blockIdx.x; row < rows; row += gridDim.x) {
     const stored_t* source = x + row * columns;
     float values[WIDTH], factors[WIDTH], offsets[WIDTH], mean = 0.0f, squares = 0.0f;
-    if (CENTRED) {
+    if constexpr (CENTRED) {
       float sum = 0.0f;
       for (index_t i = first; i < columns; i += step) {
         load_some<WIDTH>(values, source + i);

@@ -10,12 +10,12 @@ struct Frequencies {
 // table (positions, half): columns first to first + count, the cosines or sines of position * frequency.
 // In double, rounded once. One thread per entry, grid-stride.
 extern "C" __global__ void rope_table(
-    stored_t* table, index_t positions, int half, int first, int count, Frequencies frequencies, int is_sine) {
+    float* table, index_t positions, int half, int first, int count, Frequencies frequencies, int is_sine) {
   for (index_t i = thread_index(); i < positions * count; i += thread_count()) {
     const index_t position = i / count;
     const int column = static_cast<int>(i % count);
     const double angle = static_cast<double>(position) * frequencies.value[column];
-    store(table + position * half + first + column, static_cast<float>(is_sine ? sin(angle) : cos(angle)));
+    table[position * half + first + column] = static_cast<float>(is_sine ? sin(angle) : cos(angle));
   }
 }
 
@@ -28,12 +28,23 @@ struct RopeSizes {
   int half;           // R / 2: pairs of a head
 };
 
+// N angles, which are float32 beside any stored type: a vector of stored elements may have several vectors of them.
+template <int N>
+__device__ __forceinline__ void load_angles(float* values, const float* address) {
+  if constexpr (N == 1) {
+    values[0] = *address;
+  } else {
+#pragma unroll
+    for (int i = 0; i < N; i += Vector<float>::LENGTH) load_vector(values + i, address + i);
+  }
+}
+
 // N elements of each half of a head at a time.
 template <int N>
-__device__ __forceinline__ void turn(stored_t* output, const stored_t* x, const stored_t* cosine, const stored_t* sine,
+__device__ __forceinline__ void turn(stored_t* output, const stored_t* x, const float* cosine, const float* sine,
                                      int half, float direction) {
   float first[N], second[N], c[N], s[N];
-  load_some<N>(first, x), load_some<N>(second, x + half), load_some<N>(c, cosine), load_some<N>(s, sine);
+  load_some<N>(first, x), load_some<N>(second, x + half), load_angles<N>(c, cosine), load_angles<N>(s, sine);
   float turned_first[N], turned_second[N];
 #pragma unroll
   for (int i = 0; i < N; i++) {
@@ -53,9 +64,8 @@ __device__ __forceinline__ void copy(stored_t* output, const stored_t* x) {
 // Positions go over blockIdx.x and threadIdx.y, the pairs of a position over threadIdx.x. What does not turn is copied,
 // unless output is x: then every thread reads and writes only its own pairs.
 template <int N>
-__device__ __forceinline__ void turn_rows(stored_t* output, const stored_t* x, const stored_t* cosine,
-                                          const stored_t* sine, const RowPositions& rows, const RopeSizes& sizes,
-                                          float direction) {
+__device__ __forceinline__ void turn_rows(stored_t* output, const stored_t* x, const float* cosine, const float* sine,
+                                          const RowPositions& rows, const RopeSizes& sizes, float direction) {
   const int pairs = sizes.half / N, rest = (sizes.size - 2 * sizes.half) / N;
   const int turning_width = sizes.heads * sizes.size, others = (sizes.width - turning_width) / N;
   for (index_t position = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y; position < sizes.positions;
@@ -80,8 +90,8 @@ __device__ __forceinline__ void turn_rows(stored_t* output, const stored_t* x, c
 
 // output, x (B, T, W); cosine, sine (positions, half). Rows of B by value, the sine with a sign: -1 turns back.
 extern "C" __global__ void __launch_bounds__(256) rope(
-    stored_t* output, const stored_t* x, const stored_t* cosine, const stored_t* sine, RowPositions rows,
-    RopeSizes sizes, float direction) {
+    stored_t* output, const stored_t* x, const float* cosine, const float* sine, RowPositions rows, RopeSizes sizes,
+    float direction) {
   const bool has_vectors = sizes.half % VECTOR == 0 && sizes.size % VECTOR == 0 && sizes.width % VECTOR == 0 &&
                            is_aligned(output) && is_aligned(x) && is_aligned(cosine) && is_aligned(sine);
   if (has_vectors) turn_rows<VECTOR>(output, x, cosine, sine, rows, sizes, direction);

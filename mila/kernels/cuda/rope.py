@@ -34,7 +34,7 @@ class CudaRope(CudaFamily):
     def rope_tables(self, cosine: Array | None, sine: Array | None, frequencies: Sequence[float]) -> None:
         """Fill those given (positions, R / 2) from the angles ``position * frequencies[i]``.
 
-        Computed in float64 and rounded once to float32, from there to the stored dtype.
+        Computed in float64 and rounded once to float32, beside any stored dtype.
         """
         for table, is_sine in ((cosine, False), (sine, True)):
             if table is None or not table.size:

@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from mila.errors import ShapeError
+from mila.errors import DeviceError
 from mila.kernels.cuda.axes import MOST_AXES, Axis, places, size_of, strides_of, walk
 from mila.kernels.cuda.elementwise import CudaElementwise, single
 from mila.kernels.cuda.family import BLOCK, Argument, ceiling
@@ -113,7 +113,7 @@ def _pads(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> np.void:
     """``Pads`` of an array of that shape; neighbours without pads are one axis.
 
     Raises:
-        ShapeError: for more than 8 axes.
+        DeviceError: for more than 8 axes.
     """
     axes: list[tuple[int, int, int]] = []
     for extent, (before, after) in zip(shape, pads, strict=True):
@@ -122,7 +122,7 @@ def _pads(shape: Sequence[int], pads: Sequence[tuple[int, int]]) -> np.void:
         else:
             axes.append((extent, before, after))
     if len(axes) > MOST_AXES:
-        raise ShapeError(f"CUDA kernels: expected at most {MOST_AXES} axes with padding, got {len(axes)}")
+        raise DeviceError(f"CUDA kernels: expected at most {MOST_AXES} axes with padding, got {len(axes)}")
     structure = np.zeros(1, _PADS)
     for name, values in zip(("extents", "before", "after"), zip(*axes, strict=True), strict=True):
         structure[name][0, : len(axes)] = values

@@ -21,6 +21,7 @@ __device__ __forceinline__ index_t first_position(
     const Id* ids, index_t length, index_t token_id, int is_sought, int lane) {
   Id id = 0;
   index_t position = length;
+#pragma unroll 1
   for (index_t i = lane; i < length; i += WARP) {
     const Id own = is_sought ? static_cast<Id>(static_cast<index_t>(ids[i]) == token_id) : ids[i];
     keep_better(id, position, own, i, length);

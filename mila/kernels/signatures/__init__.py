@@ -61,9 +61,17 @@ class Kernels(
 
     #: Stored dtypes of networks that the backend computes.
     dtypes: tuple[np.dtype[Any], ...]
+    #: Axes that arrays have at most.
+    most_axes: int
 
     def compute_dtype(self, stored: np.dtype[Any]) -> np.dtype[Any]:
         """The dtype in which networks that are stored in ``stored`` are computed, never a narrower one.
 
         Where it is another, all arrays have it but those of which a signature says that they may be narrower.
+        """
+
+    def unordered(self) -> Kernels:
+        """Kernels that may add up floats in any order, so that results differ from call to call by roundings.
+
+        These themselves where nothing is gained by it.
         """

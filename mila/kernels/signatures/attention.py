@@ -14,7 +14,7 @@ class AttentionKernels(Protocol):
     def rope_tables(self, cosine: Array | None, sine: Array | None, frequencies: Sequence[float]) -> None:
         """Fill those given (positions, R / 2) from the angles ``position * frequencies[i]``, rounded once.
 
-        ``frequencies``: R / 2 angles per position, in radians.
+        ``frequencies``: R / 2 angles per position, in radians. Tables are never narrower than float32.
         """
 
     def rope(
@@ -33,7 +33,7 @@ class AttentionKernels(Protocol):
 
         ``(x1, x2) -> (x1 cos - x2 sin, x2 cos + x1 sin)``; ``inverse`` rotates back (the backward step). With
         rotary_dim < head_dim the pairs are (i, i + rotary_dim / 2) within the first rotary_dim elements of a head and
-        the others pass unchanged.
+        the others pass unchanged. ``cosine`` and ``sine``: (positions, R / 2), float32 where ``x`` is narrower.
         """
 
     def rope_workspace(self, length: int, heads: int, head_dim: int) -> int:

@@ -1,0 +1,286 @@
+"""``mila plan``: what a model would take, and whether that fits; nothing is allocated, no weights are read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from pydantic import ValidationError
+from rich.console import Console
+from typer.core import TyperCommand
+
+from mila.cli.display import print_json, print_text
+from mila.cli.failures import DOES_NOT_FIT, REFUSED, USAGE, leave, reports_errors
+from mila.cli.plan_report_text import report_text, sweep_text
+from mila.errors import CheckpointError, ConfigurationError, MilaError
+from mila.planning import Failure, PlanReport, PlanRequest, SweepReport, Target, read_target
+from mila.planning import plan as plan_of
+from mila.planning.asking import Listener
+from mila.planning.report import Choices, Outcome
+from mila.planning.sizes import parse_bytes, parse_count, parse_counts
+from mila.planning.sweep import VARIED_OPTIONS
+from mila.planning.sweep import sweep as sweep_of
+
+_NUMBERS = ("context", "batch", "prefill")
+#: What all wrong uses of a command line have in common; Typer has no name for it.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+#: Contexts of a page's curve.
+_CURVE_POINTS = 12
+
+
+@dataclass(frozen=True)
+class _Files:
+    """Where pages and pictures go; what writes them is loaded only where it is asked for."""
+
+    html: Path | None
+    plot: Path | None
+
+    def check(self) -> None:
+        """Refuse names before anything is planned.
+
+        Raises:
+            ConfigurationError: other endings, or files that are something else.
+        """
+        if self.html is not None:
+            from mila.planning.page import check_page
+
+            check_page(self.html)
+        if self.plot is not None:
+            from mila.cli.plan_plot import check_plot
+
+            check_plot(self.plot)
+
+    def write_page(self, report: PlanReport, sweep: SweepReport) -> None:
+        """Write the page, where there is to be one."""
+        if self.html is not None:
+            from mila.planning.page import write_page
+
+            write_page(report, self.html, sweep=sweep)
+
+    def write_plot(self, report: PlanReport | SweepReport) -> None:
+        """Draw the picture, where there is to be one."""
+        if self.plot is not None:
+            from mila.cli.plan_plot import write_plot
+
+            write_plot(report, self.plot)
+
+
+class PlanCommand(TyperCommand):
+    """With ``--json``, wrong usage is a document too."""
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
+        """Read the command line."""
+        given = list(args)
+        try:
+            return super().make_context(info_name, args, *others, **extra)
+        except _USAGE_ERROR as error:
+            if "--json" not in given:
+                raise
+            target = next((part for part in given if not part.startswith("-")), "")
+            message = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
+            print_json(Failure(target=target, message=message, exit_code=USAGE).model_dump(mode="json"))
+            raise typer.Exit(USAGE) from error
+
+
+@reports_errors
+def plan(
+    target: Annotated[
+        str,
+        typer.Argument(
+            help="Model folder, config.json, safetensors file or index, GGUF file, preset or hf://owner/name."
+        ),
+    ],
+    mode: Annotated[str | None, typer.Option(help="inference (default) or training.")] = None,
+    context: Annotated[
+        str | None, typer.Option(metavar="<number>", help="Positions, such as 4096 or 32k; by default all.")
+    ] = None,
+    batch: Annotated[str | None, typer.Option(metavar="<number>", help="Sequences; by default 1.")] = None,
+    prefill: Annotated[
+        str | None, typer.Option(metavar="<number>", help="Positions of one call at most (inference).")
+    ] = None,
+    dtype: Annotated[
+        str | None,
+        typer.Option(help="Stored dtype: float32 (default), bfloat16, float16 or float64; several by commas."),
+    ] = None,
+    quantize: Annotated[str | None, typer.Option(help="Quantization policy; there is only none yet.")] = None,
+    optimizer: Annotated[str | None, typer.Option(help="adamw (default) or none (training).")] = None,
+    accumulate: Annotated[str | None, typer.Option(metavar="<number>", help="Passes per update (training).")] = None,
+    device: Annotated[str, typer.Option(help="cpu or cuda:<index>, which need not be here.")] = "cpu",
+    budget: Annotated[
+        str | None, typer.Option(metavar="<size>", help="Memory there is, such as 24GiB; by default what is free now.")
+    ] = None,
+    tree: Annotated[bool, typer.Option("--tree", help="Also print a row for every component.")] = False,
+    search: Annotated[bool, typer.Option(help="Look for what fits, and for what would make it fit.")] = True,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(metavar="<option=values>", help="A table over context=1k..128k, batch=1,2,4, ...; repeatable."),
+    ] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page into this file, which ends in .html.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+) -> None:
+    """Say how much memory a model takes, exactly, whether that fits, and what would make it fit.
+
+    Exit codes: 0 fits, 3 does not fit, 2 cannot tell or wrong usage, 1 a file is refused.
+    """
+    with _failures(target, as_json):
+        fields = {"mode": mode, "dtype": dtype, "quantize": quantize, "optimizer": optimizer}
+        numbers = {"context": context, "batch": batch, "prefill": prefill, "accumulate": accumulate}
+        ranges = _ranges(sweep or [], fields)
+        request = _request(fields, numbers, ranges, device, budget)
+        files = _Files(html, plot)
+        files.check()
+        found = read_target(target)
+        with _questions(quiet=as_json) as listen:
+            if ranges:
+                swept = _sweep(found, request, ranges, files, listen)
+            else:
+                planned = _plan(found, request, files, listen, search=search)
+    if ranges:
+        outcome = _best(swept)
+        _print_report(swept, sweep_text(swept), as_json)
+    else:
+        outcome = planned.verdict.outcome
+        _print_report(planned, report_text(planned, tree=tree), as_json)
+    if outcome is not Outcome.FITS:
+        raise typer.Exit(DOES_NOT_FIT if outcome is Outcome.DOES_NOT_FIT else USAGE)
+
+
+def _plan(target: Target, request: PlanRequest, files: _Files, listen: Listener, *, search: bool) -> PlanReport:
+    """Plan, and write what was asked for."""
+    report = plan_of(target, request, search=search, on_question=listen)
+    if files.html is not None:
+        curve = sweep_of(target, request, {"context": _curve(report)}, on_question=listen)
+        files.write_page(report, curve)
+    files.write_plot(report)
+    return report
+
+
+def _sweep(
+    target: Target, request: PlanRequest, ranges: dict[str, list[int | str]], files: _Files, listen: Listener
+) -> SweepReport:
+    """Plan every combination, and write what was asked for."""
+    report = sweep_of(target, request, ranges, on_question=listen)
+    if files.html is not None:
+        files.write_page(plan_of(target, _first_of(request, report), on_question=listen), report)
+    files.write_plot(report)
+    return report
+
+
+def _print_report(report: PlanReport | SweepReport, text: str, as_json: bool) -> None:
+    if as_json:
+        print_json(report.model_dump(mode="json"))
+    else:
+        print_text(f"{text}\n")
+
+
+def _best(report: SweepReport) -> Outcome:
+    """A sweep fits where any of its points does."""
+    outcomes = {point.outcome for point in report.points}
+    return next(each for each in (Outcome.FITS, Outcome.DOES_NOT_FIT, Outcome.UNKNOWN) if each in outcomes)
+
+
+def _curve(report: PlanReport) -> list[int | str]:
+    """Contexts for the page's curve: powers of two up to the model's limit, and the one that was planned."""
+    most, start = report.target.max_context, min(report.target.max_context, report.choices.prefill or 1)
+    powers = [1 << power for power in range(most.bit_length()) if start <= 1 << power]
+    return sorted({*powers[-_CURVE_POINTS:], report.choices.context, most})
+
+
+def _first_of(request: PlanRequest, report: SweepReport) -> PlanRequest:
+    """The request of the first point that can be built."""
+    options = next(point.options for point in report.points if point.problem is None)
+    return PlanRequest.model_validate({**request.model_dump(), **options})
+
+
+def _ranges(sweeps: list[str], fields: dict[str, str | None]) -> dict[str, list[int | str]]:
+    """What varies: by ``--sweep``, and lists of names in other options."""
+    ranges: dict[str, list[int | str]] = {}
+    for text in sweeps:
+        option, is_there, values = text.partition("=")
+        if not is_there or option not in VARIED_OPTIONS:
+            known = ", ".join(VARIED_OPTIONS)
+            raise ConfigurationError(f"--sweep: expected option=values with one of {known}, got {text!r:.60}")
+        if option in ranges:
+            raise ConfigurationError(f"--sweep: expected every option once, got {option} twice")
+        where = f"--sweep {option}"
+        ranges[option] = [*parse_counts(where, values)] if option in _NUMBERS else [*_names(where, values)]
+    for option, value in fields.items():
+        if value is None:
+            continue
+        if option in ranges:
+            raise ConfigurationError(f"--{option}: is given by --sweep too")
+        if "," in value:
+            ranges[option] = [*_names(f"--{option}", value)]
+    return ranges
+
+
+def _names(where: str, text: str) -> list[str]:
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise ConfigurationError(f"{where}: expected names by commas, got {text!r:.60}")
+    return list(dict.fromkeys(names))
+
+
+def _request(
+    fields: dict[str, str | None],
+    numbers: dict[str, str | None],
+    ranges: dict[str, list[int | str]],
+    device: str,
+    budget: str | None,
+) -> PlanRequest:
+    """All that does not vary."""
+    values: dict[str, Any] = {name: value for name, value in fields.items() if value is not None and name not in ranges}
+    for name, text in numbers.items():
+        if text is not None and name in ranges:
+            raise ConfigurationError(f"--{name}: is given by --sweep too")
+        if text is not None:
+            values[name] = parse_count(f"--{name}", text)
+    modes = ranges.get("mode", [values.get("mode", "inference")])
+    if "optimizer" in values and "training" not in modes:
+        raise ConfigurationError(f"--optimizer: is for training, got {values['optimizer']!r:.60} in inference")
+    if budget is not None:
+        values["budget"] = parse_bytes("--budget", budget)
+    return PlanRequest.model_validate({**values, "device": device})
+
+
+@contextmanager
+def _failures(target: str, as_json: bool) -> Iterator[None]:
+    """Turn what is raised into one line or one document, and an exit code.
+
+    Wrong options are a use that tells nothing, whichever error says so; only files are refused.
+    """
+    try:
+        yield
+    except (MilaError, ValidationError) as error:
+        code = REFUSED if isinstance(error, CheckpointError) else USAGE
+        message = _first_line(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
+        if as_json:
+            print_json(Failure(target=target, message=message, exit_code=code).model_dump(mode="json"))
+            raise typer.Exit(code) from error
+        raise leave(code, message) from error
+
+
+def _first_line(error: ValidationError) -> str:
+    """The first field that is refused, as an option."""
+    first = error.errors()[0]
+    return f"--{'.'.join(map(str, first['loc']))}: {first['msg'].lower()}, got {first['input']!r:.60}"
+
+
+@contextmanager
+def _questions(*, quiet: bool) -> Iterator[Listener]:
+    """Show on standard error what the graph is asked, where that is a terminal."""
+    console = Console(stderr=True)
+    if quiet or not console.is_terminal:
+        yield lambda choices: None
+        return
+    with console.status("planning") as status:
+
+        def listen(choices: Choices) -> None:
+            status.update(f"planning: context {choices.context:,}, batch {choices.batch:,}, {choices.dtype}")
+
+        yield listen

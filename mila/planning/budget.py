@@ -1,0 +1,64 @@
+"""What there is, and whether it is enough."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from mila.devices import DeviceId, DeviceType, ExecutionContext
+from mila.errors import DeviceError
+from mila.planning.elsewhere import elsewhere_of, known_bytes
+from mila.planning.report import Outcome, Verdict
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes for everything, the known lines of elsewhere included.
+
+    Attributes:
+        size: how many, ``None`` where nobody knows.
+        source: where that is from.
+        elsewhere_bytes: what is gone before the first buffer.
+    """
+
+    size: int | None
+    source: str
+    elsewhere_bytes: int
+
+    @classmethod
+    def of(cls, device: DeviceId, asked: int | None) -> Budget:
+        """As asked, or what is free now on a device that is here."""
+        elsewhere = known_bytes(elsewhere_of(device))
+        if asked is not None:
+            return cls(asked, "as asked", elsewhere)
+        if device.type is DeviceType.CPU:
+            free = ExecutionContext("cpu").available_bytes()
+            source = "free on this machine now" if free is not None else "this system does not say what is free"
+            return cls(free, source, elsewhere)
+        try:
+            free = ExecutionContext(device).available_bytes()
+        except DeviceError:
+            return cls(None, f"{device} is not here, and no budget was given", elsewhere)
+        if free is None:
+            return cls(None, f"{device} does not say what is free", elsewhere)
+        return cls(free + elsewhere, f"free on {device} now, and what asking it took", elsewhere)
+
+    def left(self, reserved_bytes: int) -> int | None:
+        """What is left beside a build; negative where it does not fit."""
+        return None if self.size is None else self.size - self.elsewhere_bytes - reserved_bytes
+
+    def outcome(self, reserved_bytes: int) -> Outcome:
+        """Whether a build fits."""
+        left = self.left(reserved_bytes)
+        if left is None:
+            return Outcome.UNKNOWN
+        return Outcome.FITS if left >= 0 else Outcome.DOES_NOT_FIT
+
+    def verdict(self, reserved_bytes: int) -> Verdict:
+        """The same, with all its numbers."""
+        return Verdict(
+            outcome=self.outcome(reserved_bytes),
+            needed_bytes=reserved_bytes + self.elsewhere_bytes,
+            budget_bytes=self.size,
+            budget_source=self.source,
+            left_bytes=self.left(reserved_bytes),
+        )

@@ -1,0 +1,125 @@
+"""From the content of a ``config.json`` to a target."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from mila.devices import ExecutionContext
+from mila.memory.storage import DType
+from mila.models.hugging_face.architecture import Architecture, Interpretation
+from mila.models.hugging_face.fields import short
+from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
+from mila.models.language_model import LanguageModel, LanguageModelConfig
+from mila.planning.report import TargetKind
+from mila.planning.stored_weights import HeaderTensors, compare, summarize
+from mila.planning.target import StoredWeights, Target
+from mila.serialization.failures import refusal
+
+#: A plan makes every layer's components, a few kilobytes each: a file that claims any number must not fill the memory.
+MOST_LAYERS = 4096
+#: A plan computes the rotary frequencies of one head.
+LARGEST_HEAD = 1 << 16
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a target was named, and what its reader decided.
+
+    Attributes:
+        target: as it was named.
+        kind: what that is.
+        name: a short name for headings.
+        tie_word_embeddings: overrides what the config says.
+        ignore_fields: unknown fields of the config that do not change the result.
+    """
+
+    target: str
+    kind: TargetKind
+    name: str
+    tie_word_embeddings: bool | None = None
+    ignore_fields: Collection[str] = ()
+
+
+def target_of(
+    reading: Reading,
+    file: Path,
+    raw: Mapping[str, Any],
+    *,
+    weights: HeaderTensors | None = None,
+    stored: StoredWeights | None = None,
+    notes: tuple[str, ...] = (),
+) -> Target:
+    """The target of a config.
+
+    Args:
+        reading: how it was named.
+        file: what errors about the config name.
+        raw: the content of the config.
+        weights: headers that must fit the config.
+        stored: what the files hold, where the weights are no safetensors.
+        notes: what else a user should be told.
+
+    Raises:
+        CheckpointError: one message with everything that is wrong with the config, or with the weights.
+    """
+    architecture = _architecture(file, raw)
+    overrides: dict[str, Any] = {}
+    if reading.tie_word_embeddings is not None:
+        overrides["tie_word_embeddings"] = reading.tie_word_embeddings
+    found = architecture.interpret(raw, file, overrides, reading.ignore_fields)
+    _require_plannable(file, found.config)
+    notes = (*_notes(found), *notes)
+    if weights is not None:
+        stored = summarize(weights)
+        is_decided = reading.tie_word_embeddings is not None
+        notes = (*notes, *compare(weights, architecture, found.config, head_is_decided=is_decided))
+    return Target(
+        target=reading.target,
+        kind=reading.kind,
+        name=reading.name,
+        model_type=architecture.model_type,
+        config=found.config,
+        make=partial(_make, architecture.network_class),
+        stored=stored,
+        notes=notes,
+    )
+
+
+def _architecture(file: Path, raw: Mapping[str, Any]) -> Architecture:
+    model_type = raw.get("model_type")
+    if isinstance(model_type, str) and model_type in ARCHITECTURES:
+        return ARCHITECTURES[model_type]
+    got, hint = "none" if model_type is None else short(model_type), None
+    if model_type in CLIP_MODEL_TYPES:
+        hint = "a text encoder is planned in Python: read_clip_text_folder(folder).network().get_required_memory(...)"
+    expected = f"one of the model types {', '.join(ARCHITECTURES)}"
+    raise refusal(file, expected=expected, got=got, hint=hint)
+
+
+def _require_plannable(file: Path, config: LanguageModelConfig) -> None:
+    """Raise for sizes that would take memory before anything is known of them."""
+    if config.num_layers > MOST_LAYERS:
+        got = str(config.num_layers)
+        raise refusal(file, expected=f"at most {MOST_LAYERS} layers, as planning makes each of them", got=got)
+    head = getattr(config, "head_dim", None) or config.embedding_dim // config.num_heads
+    if head > LARGEST_HEAD:
+        raise refusal(file, expected=f"heads of at most {LARGEST_HEAD} elements", got=str(head))
+
+
+def _notes(found: Interpretation) -> tuple[str, ...]:
+    if not found.dropouts:
+        return found.notes
+    dropouts = ", ".join(f"{key} = {value}" for key, value in found.dropouts.items())
+    return (*found.notes, f"planned without the dropout of the config ({dropouts}), which counts in training only")
+
+
+def _make(
+    network_class: type[LanguageModel[Any]], config: LanguageModelConfig, context: ExecutionContext, dtype: DType
+) -> LanguageModel[Any]:
+    network = network_class("model", config, dtype=dtype)
+    network.set_execution_context(context)
+    return network

@@ -1,0 +1,224 @@
+"""A plan as one page of HTML that needs nothing else: no network, no fonts, and no scripts but its own."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Iterator, Sequence
+from importlib import resources
+from pathlib import Path
+
+from mila.errors import ConfigurationError
+from mila.memory import format_bytes
+from mila.planning.page.bar import memory_bar, sharing_bars
+from mila.planning.page.commands import plan_command
+from mila.planning.page.components import component_tree
+from mila.planning.page.curve import context_curve
+from mila.planning.page.html import Markup, element, joined
+from mila.planning.page.tables import (
+    component_table,
+    every_component_table,
+    fullest_table,
+    lines_table,
+    sweep_table,
+)
+from mila.planning.page.treemap import tree_map
+from mila.planning.report import Limit, Outcome, PlanReport, Remedy, SweepReport
+from mila.serialization import filesystem, write_file_atomically
+
+__all__ = ["check_page", "page_html", "write_page"]
+
+_SUFFIXES = (".html", ".htm")
+_START = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="mila plan">'
+_SIGNS = {Outcome.FITS: "✓", Outcome.DOES_NOT_FIT: "✕", Outcome.UNKNOWN: "?"}
+
+
+def write_page(report: PlanReport, path: Path | str, *, sweep: SweepReport | None = None) -> None:
+    """Write the page of a plan; whenever the writer dies, the file is the old one or the new one.
+
+    Args:
+        report: of ``mila.planning.plan``.
+        path: a name that ends in ``.html``: free, or that of a page that was written so.
+        sweep: what the curve is drawn from.
+
+    Raises:
+        ConfigurationError: another ending, or a file that is no page of a plan.
+        CheckpointError: the operating system refuses.
+    """
+    check_page(path)
+    content = page_html(report, sweep=sweep).encode()
+    write_file_atomically(Path(path), lambda file: filesystem.write(file, content))
+
+
+def check_page(path: Path | str) -> None:
+    """Refuse a page that would replace something else than a page, before anything is planned.
+
+    Raises:
+        ConfigurationError: a name without the ending, or a file that is no page of a plan.
+    """
+    path = Path(path)
+    if path.suffix.lower() not in _SUFFIXES:
+        raise ConfigurationError(f"expected a file that ends in .html for the page, got {path.name!r}")
+    if not path.is_file():
+        return
+    with path.open("rb") as stream:
+        start = stream.read(len(_START))
+    if start not in (b"", _START):
+        raise ConfigurationError(f"expected a free name or a page of a plan to replace, got {path}, which is none")
+
+
+def page_html(report: PlanReport, *, sweep: SweepReport | None = None) -> str:
+    """The page as text; the same for the same report."""
+    style, script = _resource("style.css"), _resource("script.js")
+    checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'; base-uri 'none'"
+    head = [
+        element("meta", http_equiv="Content-Security-Policy", content=f"{policy}; form-action 'none'"),
+        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        element("meta", name="color-scheme", content="light dark"),
+        element("title", f"{report.target.name}: {_verdict(report)}"),
+        element("style", Markup(style)),
+    ]
+    main = element("main", *_sections(report, sweep))
+    kind = report.choices.mode.value
+    body = element("body", _header(report), main, _footer(report), element("script", Markup(script)), class_=kind)
+    return f"{_START.decode()}{joined(head, chr(10))}</head>\n{body}</html>\n"
+
+
+def _resource(name: str) -> str:
+    return (resources.files(__name__) / name).read_text("utf-8")
+
+
+def _header(report: PlanReport) -> Markup:
+    target, choices = report.target, report.choices
+    facts = [
+        ("model", f"{target.model_type}, {target.layers:,} layers"),
+        ("parameters", f"{target.parameters:,}"),
+        ("mode", choices.mode.value),
+        ("context", f"{choices.context:,} of {target.max_context:,}"),
+        ("batch", f"{choices.batch:,}"),
+        ("prefill", f"{choices.prefill:,}" if choices.prefill is not None else ""),
+        ("dtype", choices.dtype),
+        ("quantize", choices.quantize or ""),
+        ("optimizer", choices.optimizer.value if choices.optimizer else ""),
+        ("accumulate", f"{choices.accumulate:,}" if choices.accumulate is not None else ""),
+        ("device", choices.device),
+    ]
+    if target.stored_bytes is not None:
+        dtypes = ", ".join(target.stored_dtypes)
+        facts.append(("in its files", f"{format_bytes(target.stored_bytes)}{f' as {dtypes}' if dtypes else ''}"))
+    pairs = [element("div", element("dt", name), element("dd", value)) for name, value in facts if value]
+    outcome = report.verdict.outcome
+    verdict = [element("span", _SIGNS[outcome], class_="sign", aria_hidden="true"), _verdict(report)]
+    return element(
+        "header",
+        element("p", "mila plan", class_="brand"),
+        element("h1", target.name),
+        element("p", target.target, class_="target") if target.target != target.name else "",
+        element("p", *verdict, class_=f"verdict {outcome.value.replace('_', '-')}"),
+        element("dl", *pairs, class_="facts"),
+    )
+
+
+def _verdict(report: PlanReport) -> str:
+    verdict = report.verdict
+    needed = format_bytes(verdict.needed_bytes)
+    if verdict.budget_bytes is None or verdict.left_bytes is None:
+        return f"Cannot tell: needs {needed}; how much there is, is not known"
+    there = format_bytes(verdict.budget_bytes)
+    if verdict.outcome is Outcome.FITS:
+        return f"Fits: needs {needed} of {there}, {format_bytes(verdict.left_bytes)} are left"
+    return f"Does not fit: needs {needed} of {there}, {format_bytes(-verdict.left_bytes)} are missing"
+
+
+def _sections(report: PlanReport, sweep: SweepReport | None) -> Iterator[Markup]:
+    remedies = _remedies(report)
+    if remedies and report.verdict.outcome is Outcome.DOES_NOT_FIT:
+        yield remedies
+    yield _section("takes", "What it takes", memory_bar(report), lines_table(report))
+    if remedies and report.verdict.outcome is not Outcome.DOES_NOT_FIT:
+        yield remedies
+    yield from _component_sections(report)
+    if sweep is not None:
+        picture = context_curve(sweep)
+        table = element("details", element("summary", f"All {len(sweep.points):,} plans"), sweep_table(sweep))
+        yield _section("curve", f"Over {' and '.join(sweep.varied)}", picture or "", table)
+    step = report.fullest_step
+    text = (
+        f"Values, their gradients and workspaces share one region. It is fullest at {step.step}: no placement can do"
+        " with less than what is alive there."
+    )
+    yield _section("step", "The fullest step", element("p", text), sharing_bars(step), fullest_table(report))
+    yield from _list_section("assumptions", "Assumptions", report.assumptions)
+    yield from _list_section("notes", "About the target", report.target.notes)
+
+
+def _section(name: str, title: str, *content: str) -> Markup:
+    return element(
+        "section", element("h2", title, id=f"{name}-title"), *content, aria_labelledby=f"{name}-title", id=name
+    )
+
+
+def _list_section(name: str, title: str, items: Sequence[str]) -> Iterator[Markup]:
+    if items:
+        yield _section(name, title, element("ul", *(element("li", item) for item in items), class_="plain"))
+
+
+def _component_sections(report: PlanReport) -> Iterator[Markup]:
+    root = component_tree(report.tree)
+    if root is None:
+        return
+    if root.children and root.sizes.all:
+        text = "Areas are bytes. Enter or a click opens a component; repeated layers are one."
+        yield _section("areas", "What takes the most", element("p", text, class_="hint"), tree_map(root))
+    content: list[str] = [component_table(root)]
+    if any(component.count > 1 for _, component in root.walk()):
+        summary = element("summary", f"All {len(report.tree):,} components, each by itself")
+        content.append(element("details", summary, every_component_table(report.tree)))
+    note = "Counted where it is declared. Siblings share the transient region: what they declare there does not add up."
+    yield _section("components", "By component", element("p", note, class_="hint"), *content)
+
+
+def _remedies(report: PlanReport) -> Markup | None:
+    """What would make it fit, and the limits; ``None`` where there is nothing to say."""
+    parts: list[Markup] = []
+    if report.remedies:
+        parts.append(element("ul", *(_remedy(report, remedy) for remedy in report.remedies), class_="remedies"))
+    elif report.verdict.outcome is Outcome.DOES_NOT_FIT:
+        parts.append(element("p", "No single change that was tried makes it fit."))
+    if report.limits:
+        limits = [element("li", *_limit(limit)) for limit in report.limits]
+        title = element("h3", "The most that fits, everything else as asked")
+        parts.append(element("div", title, element("ul", *limits, class_="plain")))
+    if not parts:
+        return None
+    is_needed = report.verdict.outcome is Outcome.DOES_NOT_FIT
+    return _section("remedies", "What would make it fit" if is_needed else "How far it goes", *parts)
+
+
+def _remedy(report: PlanReport, remedy: Remedy) -> Markup:
+    takes = f"reserves {format_bytes(remedy.reserved_bytes)}, leaves {format_bytes(remedy.left_bytes)}"
+    command = element("code", plan_command(report, remedy.options), class_="command", tabindex=0)
+    return element("li", element("p", element("b", remedy.label), " ", element("span", takes)), command)
+
+
+def _limit(limit: Limit) -> Iterator[str]:
+    if limit.value is None:
+        yield f"{limit.option}: no value fits"
+        return
+    yield element("b", f"{limit.option} {limit.value:,}")
+    if limit.reserved_bytes is not None:
+        yield f", reserves {format_bytes(limit.reserved_bytes)}"
+    if limit.is_models_limit:
+        yield "; the model allows no more"
+
+
+def _footer(report: PlanReport) -> Markup:
+    return element(
+        "footer",
+        element("h2", "The same plan again"),
+        element("code", plan_command(report), class_="command", tabindex=0),
+        element(
+            "p", "Asked of the model's graph, which was constructed and not built: nothing was loaded or allocated."
+        ),
+    )

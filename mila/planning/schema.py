@@ -1,0 +1,33 @@
+"""The JSON schema of what ``mila plan --json`` prints: ``python -m mila.planning.schema > specs/plan.schema.json``."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from mila.planning.report import Failure, PlanReport, SweepReport
+
+#: Whatever happens, one of these is printed; ``event`` says which.
+Document = Annotated[PlanReport | SweepReport | Failure, Field(discriminator="event")]
+
+
+def schema_text() -> str:
+    """The schema, the same bytes for the same models."""
+    schema = TypeAdapter(Document).json_schema(mode="serialization")
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "mila plan --json"}
+    return json.dumps({**head, **schema}, indent=2) + "\n"
+
+
+def read_document(text: str) -> PlanReport | SweepReport | Failure:
+    """What was printed, checked.
+
+    Raises:
+        pydantic.ValidationError: it is no such document.
+    """
+    return TypeAdapter[PlanReport | SweepReport | Failure](Document).validate_json(text)
+
+
+if __name__ == "__main__":
+    print(schema_text(), end="")
