@@ -26,6 +26,7 @@ WHOLE, ODD = (40, 272), (37, 301)
 SMALL = (37, 20)
 #: Products of a single row have kernels of their own.
 SINGLE = ((1, 160), (1, 43))
+STORED = [(case, dtype) for case in CASES for dtype in DTYPES if belongs(case, dtype)]
 
 every_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 

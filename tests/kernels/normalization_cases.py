@@ -159,9 +159,9 @@ def softmax_cases() -> Iterator[Case]:
     def shape(b: Bench, axis: int) -> tuple[int, ...]:
         return (b.rows, b.columns) if axis in (-1, 0) else (3, b.rows, b.columns)
 
-    def forward(axis: int) -> Build:
+    def forward(axis: int, shift: float = 0.0) -> Build:
         def build(b: Bench) -> Run:
-            x = b.array(*shape(b, axis)) * b.dtype.type(4)
+            x = b.array(*shape(b, axis)) * b.dtype.type(4) + b.dtype.type(shift)
             y = x if b.alias == "x" else b.empty(*x.shape)
             workspace = b.workspace(b.kernels.softmax_workspace(x.shape, axis))
             expected = references.softmax(wide(x), axis)
@@ -184,3 +184,5 @@ def softmax_cases() -> Iterator[Case]:
     for axis in (-1, 0, 1):
         yield Case(f"softmax_forward-axis={axis}", forward(axis), ("x",))
         yield Case(f"softmax_backward-axis={axis}", backward(axis), ("dy",))
+    for axis in (-1, 0):
+        yield Case(f"softmax_forward-axis={axis}-far-below-zero", forward(axis, -1000.0))
