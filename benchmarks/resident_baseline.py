@@ -3,8 +3,8 @@
     python -m benchmarks.resident_baseline
 
 A new process imports Mila, constructs a training step of GPT-2 124M, plans it, and looks at its resident memory; then
-at how far that grows over products of matrices, which is what BLAS keeps for itself. ``mila/planning/elsewhere.py``
-has these figures.
+at how far that grows over products of square matrices, and over that of the gradient of GPT-2's head with 2,048 rows,
+in training: that is what BLAS keeps for itself. ``mila/planning/elsewhere.py`` has these figures.
 """
 
 from __future__ import annotations
@@ -39,23 +39,27 @@ for size in (1024, 2048, 4096):
     for _ in range(3):
         np.matmul(matrices[0], matrices[1], out=matrices[2])
     taken += memory_line("VmRSS") - before
-print(planned, taken)
+gradient, activations = np.ones((2048, 50257), np.float32), np.ones((2048, 768), np.float32)
+weight_gradient = np.ones((50257, 768), np.float32)
+before = memory_line("VmRSS")
+np.matmul(gradient.T, activations, out=weight_gradient)
+print(planned, taken, taken + memory_line("VmRSS") - before)
 """
 
 
-def measure() -> tuple[int, int]:
-    """Resident bytes before anything is built, and what products of matrices add to them."""
+def measure() -> tuple[int, int, int]:
+    """Resident bytes before anything is built, and what products add to them: square ones, and a tall one too."""
     completed = subprocess.run([sys.executable, "-c", _PROGRAM], capture_output=True, text=True, check=True)
-    planned, products = map(int, completed.stdout.split())
-    return planned, products
+    planned, square, tall = map(int, completed.stdout.split())
+    return planned, square, tall
 
 
 def main() -> None:
     """Measure and print."""
-    planned, products = measure()
+    planned, square, tall = measure()
     print(f"{processor()}, CPython {platform.python_version()}, NumPy {np.__version__}, {openblas()}")
     print(f"interpreter, libraries and a planned graph: {planned:,} bytes")
-    print(f"buffers of BLAS: {products:,} bytes")
+    print(f"buffers of BLAS: {square:,} bytes after square products, {tall:,} after a tall one")
 
 
 if __name__ == "__main__":

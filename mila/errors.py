@@ -40,6 +40,10 @@ class CheckpointError(MilaError, ValueError):
     """A file or a set of tensors that is malformed, incomplete or does not fit; nothing was changed."""
 
 
+class UnknownArchitectureError(CheckpointError):
+    """A model of a kind that Mila does not have; its file may be in order."""
+
+
 class TokenIdError(MilaError, IndexError, ValueError):
     """A token id or a target outside its vocabulary."""
 

@@ -67,7 +67,8 @@ def device_rows(bench: Bench) -> Iterator[Row]:
     import cupy
 
     properties = cupy.cuda.runtime.getDeviceProperties(bench.device.device_id.index)
-    free, total = cupy.cuda.runtime.memGetInfo()
+    with cupy.cuda.Device(bench.device.device_id.index):
+        free, total = cupy.cuda.runtime.memGetInfo()
     capability = f"{properties['major']}.{properties['minor']}"
     figures = {"capability": capability, "multiprocessors": bench.device.multiprocessor_count, "total_bytes": total}
     described = f"{capability}, {bench.device.multiprocessor_count} multiprocessors, {total / 2**30:.1f} GiB"

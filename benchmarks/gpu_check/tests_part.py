@@ -47,7 +47,8 @@ class Worker:
         assert self.process.stdout is not None
         with self.process.stdout as stream:
             for line in stream:
-                messages.put((self, json.loads(line)))
+                with suppress(json.JSONDecodeError):  # of a process that died while it wrote
+                    messages.put((self, json.loads(line)))
         self.process.wait()
         messages.put((self, None))
 

@@ -8,10 +8,13 @@ import typer
 
 import mila
 from mila.cli.chat import chat
+from mila.cli.compare import compare
 from mila.cli.demo import demo
+from mila.cli.documents import DocumentCommand
 from mila.cli.embed import embed
 from mila.cli.generate import generate
 from mila.cli.import_model import import_model
+from mila.cli.inspect_file import inspect_file
 from mila.cli.network import network
 from mila.cli.plan import PlanCommand, plan
 from mila.cli.sample import sample
@@ -44,6 +47,8 @@ app.callback(epilog=EXIT_CODES)(_mila)
 app.command(cls=PlanCommand, epilog="Example: mila plan llama-3.1-8b --context 32k --dtype bfloat16 --budget 24GiB")(
     plan
 )
+app.command("inspect", cls=DocumentCommand, epilog="Example: mila inspect model.safetensors --check")(inspect_file)
+app.command(cls=DocumentCommand, epilog="Example: mila compare model.safetensors model_bfloat16.safetensors")(compare)
 app.command(epilog="Example: mila train book.txt --out run --steps 500")(train)
 app.command(epilog="Example: mila sample run --prompt 'Once upon' --length 200 --temperature 0.8")(sample)
 app.command(epilog="Example: mila generate ./SmolLM2-135M 'Once upon a time' --max-new-tokens 50")(generate)

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 from pydantic import ValidationError
 from rich.console import Console
-from typer.core import TyperCommand
 
+from mila.cli import plan_options as options
 from mila.cli.display import print_json, print_text
+from mila.cli.documents import DocumentCommand
 from mila.cli.failures import DOES_NOT_FIT, REFUSED, USAGE, leave, reports_errors
 from mila.cli.plan_report_text import report_text, sweep_text
-from mila.errors import CheckpointError, ConfigurationError, MilaError
+from mila.errors import CheckpointError, ConfigurationError, MilaError, UnknownArchitectureError
 from mila.planning import Failure, PlanReport, PlanRequest, SweepReport, Target, read_target
 from mila.planning import plan as plan_of
 from mila.planning.asking import Listener
@@ -26,8 +27,6 @@ from mila.planning.sweep import VARIED_OPTIONS
 from mila.planning.sweep import sweep as sweep_of
 
 _NUMBERS = ("context", "batch", "prefill")
-#: What all wrong uses of a command line have in common; Typer has no name for it.
-_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
 #: Contexts of a page's curve.
 _CURVE_POINTS = 12
 
@@ -69,59 +68,38 @@ class _Files:
             write_plot(report, self.plot)
 
 
-class PlanCommand(TyperCommand):
+class PlanCommand(DocumentCommand):
     """With ``--json``, wrong usage is a document too."""
 
-    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
-        """Read the command line."""
-        given = list(args)
-        try:
-            return super().make_context(info_name, args, *others, **extra)
-        except _USAGE_ERROR as error:
-            if "--json" not in given:
-                raise
-            target = next((part for part in given if not part.startswith("-")), "")
-            message = " ".join(str(getattr(error, "format_message", error.__str__)()).split())
-            print_json(Failure(target=target, message=message, exit_code=USAGE).model_dump(mode="json"))
-            raise typer.Exit(USAGE) from error
+    def refuse(self, message: str, targets: Sequence[str]) -> typer.Exit:
+        """Print the document, and return what ends the command."""
+        target = next(iter(targets), "")
+        print_json(Failure(target=target, message=" ".join(message.split()), exit_code=USAGE).model_dump(mode="json"))
+        return typer.Exit(USAGE)
 
 
 @reports_errors
 def plan(
-    target: Annotated[
-        str,
-        typer.Argument(
-            help="Model folder, config.json, safetensors file or index, GGUF file, preset or hf://owner/name."
-        ),
-    ],
-    mode: Annotated[str | None, typer.Option(help="inference (default) or training.")] = None,
-    context: Annotated[
-        str | None, typer.Option(metavar="<number>", help="Positions, such as 4096 or 32k; by default all.")
-    ] = None,
-    batch: Annotated[str | None, typer.Option(metavar="<number>", help="Sequences; by default 1.")] = None,
-    prefill: Annotated[
-        str | None, typer.Option(metavar="<number>", help="Positions of one call at most (inference).")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(help="Stored dtype: float32 (default), bfloat16, float16 or float64; several by commas."),
-    ] = None,
-    quantize: Annotated[str | None, typer.Option(help="Quantization policy; there is only none yet.")] = None,
-    optimizer: Annotated[str | None, typer.Option(help="adamw (default) or none (training).")] = None,
-    accumulate: Annotated[str | None, typer.Option(metavar="<number>", help="Passes per update (training).")] = None,
-    device: Annotated[str, typer.Option(help="cpu or cuda:<index>, which need not be here.")] = "cpu",
-    budget: Annotated[
-        str | None, typer.Option(metavar="<size>", help="Memory there is, such as 24GiB; by default what is free now.")
-    ] = None,
-    tree: Annotated[bool, typer.Option("--tree", help="Also print a row for every component.")] = False,
-    search: Annotated[bool, typer.Option(help="Look for what fits, and for what would make it fit.")] = True,
-    sweep: Annotated[
-        list[str] | None,
-        typer.Option(metavar="<option=values>", help="A table over context=1k..128k, batch=1,2,4, ...; repeatable."),
-    ] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page into this file, which ends in .html.")] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    target: options.TargetName,
+    mode: options.ModeName = None,
+    context: options.Context = None,
+    batch: options.Batch = None,
+    prefill: options.Prefill = None,
+    dtype: options.StoredDtype = None,
+    quantize: options.Quantize = None,
+    optimizer: options.Optimizer = None,
+    accumulate: options.Accumulate = None,
+    device: options.Device = "cpu",
+    budget: options.BudgetSize = None,
+    tie_word_embeddings: options.Tied = None,
+    ignore_field: options.IgnoreField = None,
+    tree: options.Tree = False,
+    search: options.Search = True,
+    sweep: options.Sweep = None,
+    html: options.Html = None,
+    plot: options.Plot = None,
+    as_json: options.AsJson = False,
+    list_presets: options.ListPresets = False,
 ) -> None:
     """Say how much memory a model takes, exactly, whether that fits, and what would make it fit.
 
@@ -134,7 +112,7 @@ def plan(
         request = _request(fields, numbers, ranges, device, budget)
         files = _Files(html, plot)
         files.check()
-        found = read_target(target)
+        found = read_target(target, tie_word_embeddings=tie_word_embeddings, ignore_fields=ignore_field or ())
         with _questions(quiet=as_json) as listen:
             if ranges:
                 swept = _sweep(found, request, ranges, files, listen)
@@ -256,13 +234,22 @@ def _failures(target: str, as_json: bool) -> Iterator[None]:
     """
     try:
         yield
-    except (MilaError, ValidationError) as error:
-        code = REFUSED if isinstance(error, CheckpointError) else USAGE
-        message = _first_line(error) if isinstance(error, ValidationError) else " ".join(str(error).split())
+    except (MilaError, ValidationError, OSError) as error:
+        is_file = isinstance(error, CheckpointError | OSError) and not isinstance(error, UnknownArchitectureError)
+        code = REFUSED if is_file else USAGE
+        message = " ".join(_message(error).split())
         if as_json:
             print_json(Failure(target=target, message=message, exit_code=code).model_dump(mode="json"))
             raise typer.Exit(code) from error
         raise leave(code, message) from error
+
+
+def _message(error: Exception) -> str:
+    if isinstance(error, ValidationError):
+        return _first_line(error)
+    if isinstance(error, OSError) and not isinstance(error, MilaError):
+        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+    return str(error)
 
 
 def _first_line(error: ValidationError) -> str:

@@ -145,7 +145,7 @@ def _remedies(report: PlanReport) -> str:
     if report.verdict.outcome is not Outcome.DOES_NOT_FIT or not report.limits:
         return ""
     if not report.remedies:
-        return "What would make it fit\nNo change of one or two options does."
+        return "What would make it fit\n" + "\n".join(_wrapped(_why_nothing_helps(report), ""))
     options = max(len(remedy.options) for remedy in report.remedies)
     rows = [
         line
@@ -155,6 +155,14 @@ def _remedies(report: PlanReport) -> str:
         )
     ]
     return "\n".join(["What would make it fit, the least intrusive first", *rows])
+
+
+def _why_nothing_helps(report: PlanReport) -> str:
+    fixed = [line for line in report.lines if line.key in ("parameters", "gradients", "moments") and line.bytes]
+    size, names = sum(line.bytes for line in fixed), ", ".join(line.label.lower() for line in fixed)
+    if size <= (report.verdict.budget_bytes or 0):
+        return "No change of one or two options does."
+    return f"No change of one or two options does: {names} alone take {_exact(size)}."
 
 
 def _line_rows(title: str, lines: Iterable[Line], whole: int) -> Iterator[str]:

@@ -250,6 +250,7 @@ class Execution:
             )
         try:
             yield
+            self._device.hand_over()
         finally:
             self._is_running.release()
 

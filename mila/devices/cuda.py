@@ -18,6 +18,7 @@ from mila.devices.cuda_sizes import CUDA_ALIGNMENT, STAGING_BUFFERS, STAGING_BYT
 from mila.devices.device_id import DeviceId
 from mila.devices.kernel_files import Parameter, compile_options, kernels_of, source_text
 from mila.devices.products import Products, fix_workspace
+from mila.devices.thread_bytes import ThreadBytes
 from mila.errors import DeviceError, DTypeError, ShapeError
 from mila.kernels.cuda.family import SCRATCH_BYTES, Argument, DType, Size
 from mila.kernels.cuda.table import CudaKernels
@@ -31,8 +32,6 @@ _LEAST_CAPABILITY = 80
 _MOST_THREADS = 1024
 _MOST_THREADS_ALONG = (1024, 1024, 64)
 _MOST_BLOCKS_ALONG = (2**31 - 1, 65535, 65535)
-#: Dynamic shared memory that a block gets without asking for more.
-_PLAIN_SHARED_BYTES = 48 << 10
 
 
 class _Kernel:
@@ -44,7 +43,7 @@ class _Kernel:
         self.name = name
         self.function = function
         self.parameters = parameters
-        self.allowed_shared_bytes = _PLAIN_SHARED_BYTES
+        self.allowed_shared_bytes = 0  # unasked a block gets 48 KiB, of which what the kernel declares is a part
 
 
 class _Staging:
@@ -61,7 +60,7 @@ class CudaDevice:
     """A device with its stream, its memory pool, its matrix products and its loaded kernels.
 
     Besides what is allocated, a device takes ``SCRATCH_BYTES``, ``PRODUCT_WORKSPACE_BYTES`` for matrix products, and
-    ``STAGING_BUFFERS`` pinned buffers of ``STAGING_BYTES`` on the host: all of it at once, before anything is planned.
+    ``STAGING_BUFFERS`` pinned buffers of ``STAGING_BYTES`` on the host: at once, but scratch again for each thread.
 
     Args:
         device_id: which one.
@@ -78,7 +77,7 @@ class CudaDevice:
         self._device = _find(device_id)
         attributes = self._device.attributes
         self.multiprocessor_count: int = attributes["MultiProcessorCount"]
-        self._most_shared_bytes: int = attributes["MaxSharedMemoryPerBlockOptin"]
+        self.most_shared_bytes: int = attributes["MaxSharedMemoryPerBlockOptin"]
         self._kernels: dict[tuple[str, str, DType], _Kernel] = {}
         self._modules: dict[tuple[str, DType], Any] = {}
         self._lock = threading.RLock()  # loading and staging: several networks may share the device
@@ -88,7 +87,7 @@ class CudaDevice:
             self.pool = cupy.cuda.MemoryPool()
             self._staging = tuple(_Staging() for _ in range(STAGING_BUFFERS))
             self._products = Products(device_id, *_cublas(device_id), self.stream)
-        self.scratch = self.allocate(SCRATCH_BYTES)
+        self._scratch = ThreadBytes(self.allocate, SCRATCH_BYTES)
         self.no_bytes = self.scratch[:0]
         self._warm_up()
         self.kernels: Kernels = CudaKernels(self)
@@ -104,6 +103,11 @@ class CudaDevice:
         self.set_bytes(self.scratch, 0)
         self.multiply(c, a, b)
         self.synchronize()
+
+    @property
+    def scratch(self) -> Array:
+        """The calling thread's own; see :class:`mila.kernels.cuda.family.Launcher`."""
+        return self._scratch.bytes
 
     # ------------------------------------------------------------------ memory
 
@@ -167,6 +171,13 @@ class CudaDevice:
             if theirs.ptr != self.stream.ptr:
                 self.stream.wait_event(theirs.record())
 
+    def hand_over(self) -> None:
+        """Order what the caller queues from now on, on CuPy's current stream, after everything queued here."""
+        with cupy.cuda.Device(self.device_id.index):
+            theirs = cupy.cuda.get_current_stream()
+            if theirs.ptr != self.stream.ptr:
+                theirs.wait_event(self.stream.record())
+
     def set_bytes(self, array: Array, value: int) -> None:
         """Write ``value`` to every byte."""
         if array.nbytes:
@@ -191,11 +202,16 @@ class CudaDevice:
                 staging.free.record(self.stream)
 
     def download(self, array: Array) -> Array:
-        """A NumPy copy of a contiguous array, after everything queued before."""
+        """A NumPy copy of an array, after everything queued before, on CuPy's current stream too."""
+        self._wait_for_caller()
+        return self.read(array)
+
+    def read(self, array: Array) -> Array:
+        """A NumPy copy of what is queued on the device's own stream."""
         result = np.empty(array.shape, array.dtype)
-        flat, target = array.reshape(-1), result.reshape(-1)
         step = STAGING_BYTES // array.dtype.itemsize
         with self._lock, self._current():
+            flat, target = array.reshape(-1), result.reshape(-1)  # a copy, queued here, of what is not contiguous
             staging = self._staging[0]
             staging.free.synchronize()
             for start in range(0, target.size, step):
@@ -210,12 +226,12 @@ class CudaDevice:
         block = self.allocate(values.nbytes)
         array = block.view(values.dtype).reshape(values.shape)
         self.upload(array, values)
+        self.hand_over()
         return array
 
-    read = download
     write = upload
 
-    # ------------------------------------------------------------------ launches
+    # ------------------------------------------------------------------ launches and products
 
     def launch(
         self,
@@ -283,9 +299,9 @@ class CudaDevice:
         count = threads[0] * threads[1] * threads[2]
         if count > _MOST_THREADS:
             raise DeviceError(f"{kernel.name}: expected at most {_MOST_THREADS} threads in a block, got {count}")
-        if not 0 <= shared_bytes <= self._most_shared_bytes:
+        if not 0 <= shared_bytes <= self.most_shared_bytes:
             raise DeviceError(
-                f"{kernel.name}: expected 0 to {self._most_shared_bytes:,} bytes of shared memory, got {shared_bytes:,}"
+                f"{kernel.name}: expected 0 to {self.most_shared_bytes:,} bytes of shared memory, got {shared_bytes:,}"
             )
 
     def _check_arguments(self, kernel: _Kernel, arguments: Sequence[Argument]) -> None:
@@ -312,8 +328,6 @@ class CudaDevice:
         if not argument.flags.c_contiguous:
             return f"expected a C-contiguous array, got strides {argument.strides} for shape {argument.shape}"
         return None
-
-    # ------------------------------------------------------------------ products
 
     def multiply(
         self,

@@ -40,6 +40,9 @@ class Device(Protocol):
     def synchronize(self) -> None:
         """Wait for everything that was launched."""
 
+    def hand_over(self) -> None:
+        """Order what the caller queues from now on, on a stream of its own, after everything that was launched."""
+
     def address_of(self, array: Array) -> int:
         """Where the first element of an array is."""
 

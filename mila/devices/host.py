@@ -36,6 +36,9 @@ class Host:
     def synchronize(self) -> None:
         """Nothing: everything has already happened."""
 
+    def hand_over(self) -> None:
+        """Nothing: everything has already happened."""
+
     def address_of(self, array: Array) -> int:
         """Where the first element of an array is."""
         address: int = array.__array_interface__["data"][0]

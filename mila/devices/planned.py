@@ -37,6 +37,11 @@ class PlannedCudaDevice:
         """``None``: nobody knows."""
         return None
 
+    @property
+    def most_shared_bytes(self) -> int | None:
+        """``None``: nobody knows."""
+        return None
+
     # ------------------------------------------------------------------ what only a real device can do
 
     @property
@@ -61,6 +66,9 @@ class PlannedCudaDevice:
     def synchronize(self) -> None:
         """Refused."""
         self._refuse("synchronize")
+
+    def hand_over(self) -> None:
+        """Nothing: nothing is ever launched."""
 
     def address_of(self, array: Array) -> int:
         """Refused."""

@@ -1,5 +1,9 @@
 """Will it fit? Plans of models that nobody has downloaded, on machines that nobody owns yet."""
 
+from mila.planning.comparison import compare
+from mila.planning.comparison_report import ComparisonReport
+from mila.planning.inspection import inspect
+from mila.planning.inspection_report import InspectionReport
 from mila.planning.planner import plan
 from mila.planning.report import Failure, PlanReport, SweepReport
 from mila.planning.request import Mode, OptimizerKind, PlanRequest
@@ -7,7 +11,9 @@ from mila.planning.target import StoredWeights, Target
 from mila.planning.targets import read_target
 
 __all__ = [
+    "ComparisonReport",
     "Failure",
+    "InspectionReport",
     "Mode",
     "OptimizerKind",
     "PlanReport",
@@ -15,6 +21,8 @@ __all__ = [
     "StoredWeights",
     "SweepReport",
     "Target",
+    "compare",
+    "inspect",
     "plan",
     "read_target",
 ]

@@ -26,8 +26,8 @@ class _Construction:
     fixed_bytes: int | None = None
 
 
-class Graph:
-    """A target that answers what builds of it would take.
+class Questions:
+    """Asks a target what builds of it would take.
 
     Args:
         target: the model.
@@ -39,11 +39,6 @@ class Graph:
         self._listener = listener
         self._constructions: dict[tuple[object, ...], _Construction] = {}
         self._answers: dict[Choices, int | None] = {}
-
-    @property
-    def questions(self) -> int:
-        """How many plans were made."""
-        return len(self._answers)
 
     def plan(self, choices: Choices) -> tuple[Component[Any], MemoryPlan]:
         """The root and the plan of a build.

@@ -85,7 +85,7 @@ def _of_device(choices: Choices) -> Iterator[str]:
         yield "The process is one of its own, and every page of its buffers is resident."
         return
     yield f"Nothing else runs on {device}."
-    unknown = [line.label for line in elsewhere_of(device) if line.bytes is None and line.is_counted]
+    unknown = [line.label for line in elsewhere_of(device, choices.mode) if line.bytes is None and line.is_counted]
     if unknown:
         yield f"Not measured, and not in the verdict: {', '.join(unknown)}."
 

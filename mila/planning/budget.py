@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from mila.devices import DeviceId, DeviceType, ExecutionContext
 from mila.errors import DeviceError
 from mila.planning.elsewhere import elsewhere_of, known_bytes
 from mila.planning.report import Outcome, Verdict
+from mila.planning.request import Mode
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,9 @@ class Budget:
     elsewhere_bytes: int
 
     @classmethod
-    def of(cls, device: DeviceId, asked: int | None) -> Budget:
+    def of(cls, device: DeviceId, mode: Mode, asked: int | None) -> Budget:
         """As asked, or what is free now on a device that is here."""
-        elsewhere = known_bytes(elsewhere_of(device))
+        elsewhere = known_bytes(elsewhere_of(device, mode))
         if asked is not None:
             return cls(asked, "as asked", elsewhere)
         if device.type is DeviceType.CPU:
@@ -41,6 +42,10 @@ class Budget:
         if free is None:
             return cls(None, f"{device} does not say what is free", elsewhere)
         return cls(free + elsewhere, f"free on {device} now, and what asking it took", elsewhere)
+
+    def in_mode(self, device: DeviceId, mode: Mode) -> Budget:
+        """The same bytes, for another mode."""
+        return replace(self, elsewhere_bytes=known_bytes(elsewhere_of(device, mode)))
 
     def left(self, reserved_bytes: int) -> int | None:
         """What is left beside a build; negative where it does not fit."""

@@ -4,30 +4,36 @@ from __future__ import annotations
 
 from mila.devices import DeviceId, DeviceType
 from mila.devices.cuda_sizes import STAGING_BUFFERS, STAGING_BYTES
-from mila.devices.products import PRODUCT_WORKSPACE_BYTES
+from mila.devices.products import product_workspace_bytes
 from mila.kernels.cuda.family import SCRATCH_BYTES
 from mila.planning.report import Elsewhere
+from mila.planning.request import Mode
 
 #: Resident memory of a process that has imported Mila, and constructed and planned a training step of GPT-2 124M.
-INTERPRETER_BYTES = 60_551_168
-#: By how much that grows over the first large products of matrices.
-BLAS_BYTES = 6_230_016
+INTERPRETER_BYTES = 60_653_568
+#: By how much that grows over products of square matrices; in training, over the tall one of the gradient of a head too.
+BLAS_BYTES = {Mode.INFERENCE: 6_262_784, Mode.TRAINING: 65_363_968}
 
 _MEASURED = "measured: CPython 3.11.7, NumPy 2.4.6, Linux, AMD EPYC (benchmarks.resident_baseline)"
-_BLAS_SOURCE = "measured: OpenBLAS 0.3.31 on two threads (benchmarks.resident_baseline)"
+_BLAS_SOURCE = "measured: OpenBLAS 0.3.31 on two threads (benchmarks.resident_baseline); each more may take 32 MiB"
 _FIXED = "fixed by Mila"
 
 
-def elsewhere_of(device: DeviceId) -> list[Elsewhere]:
+def elsewhere_of(device: DeviceId, mode: Mode) -> list[Elsewhere]:
     """What a process takes besides; of a CUDA device, memory of the host is named and not counted."""
     if device.type is DeviceType.CPU:
         return [
             _line("interpreter", "Interpreter and libraries", INTERPRETER_BYTES, _MEASURED),
-            _line("blas", "Buffers of BLAS", BLAS_BYTES, _BLAS_SOURCE),
+            _line("blas", "Buffers of BLAS", BLAS_BYTES[mode], _BLAS_SOURCE),
         ]
     return [
         _line("scratch", "Scratch of the device", SCRATCH_BYTES, _FIXED),
-        _line("cublas", "Workspace of cuBLAS", PRODUCT_WORKSPACE_BYTES, f"{_FIXED}, through CUBLAS_WORKSPACE_CONFIG"),
+        _line(
+            "cublas",
+            "Workspace of cuBLAS",
+            product_workspace_bytes(),
+            "what CUBLAS_WORKSPACE_CONFIG says, or Mila sets",
+        ),
         _line("cuda_context", "CUDA context and kernels", None, "depends on driver and GPU; not measured"),
         _host("staging", "Pinned staging, on the host", STAGING_BUFFERS * STAGING_BYTES, _FIXED),
         _host("interpreter", "Interpreter and libraries, on the host", None, "with CuPy; not measured"),

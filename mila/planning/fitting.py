@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import combinations, islice
 
-from mila.planning.asking import Graph
+from mila.planning.asking import Questions
 from mila.planning.budget import Budget
 from mila.planning.building import POLICIES
 from mila.planning.report import Choices, Limit, Remedy
@@ -32,18 +32,18 @@ _ORDER = ("dtype", "quantize", "optimizer", "prefill", "batch", "context")
 _HALF_PRECISION = ("bfloat16", "float16")
 
 
-def limits_of(graph: Graph, choices: Choices, budget: Budget) -> list[Limit]:
+def limits_of(questions: Questions, choices: Choices, budget: Budget) -> list[Limit]:
     """The largest context and the largest batch that fit, everything else as chosen."""
-    fitting = _Fitting(graph, budget)
+    fitting = _Fitting(questions, budget)
     return [fitting.limit(choices, "context"), fitting.limit(choices, "batch")]
 
 
-def remedies_of(graph: Graph, choices: Choices, budget: Budget) -> list[Remedy]:
+def remedies_of(questions: Questions, choices: Choices, budget: Budget) -> list[Remedy]:
     """Changes that make it fit, the least intrusive first.
 
     Pairs of changes come first where no single one is enough, or only one that takes most of the context or batch away.
     """
-    fitting, changes = _Fitting(graph, budget), _CHANGES[choices.mode]
+    fitting, changes = _Fitting(questions, budget), _CHANGES[choices.mode]
     single = {change: made for change in changes if (made := fitting.least_changed(choices, change)) is not None}
     pairs: list[tuple[tuple[str, ...], Choices]] = []
     if all(_is_drastic(choices, made) for made in single.values()):
@@ -57,11 +57,11 @@ def remedies_of(graph: Graph, choices: Choices, budget: Budget) -> list[Remedy]:
 class _Fitting:
     """One target and one budget."""
 
-    def __init__(self, graph: Graph, budget: Budget) -> None:
-        self._graph = graph
+    def __init__(self, questions: Questions, budget: Budget) -> None:
+        self._questions = questions
         self._budget = budget
         self._room = (budget.size or 0) - budget.elsewhere_bytes
-        self._most = {"context": graph.target.config.max_seq_len, "batch": MOST_BATCH}
+        self._most = {"context": questions.target.config.max_seq_len, "batch": MOST_BATCH}
 
     def limit(self, choices: Choices, option: str) -> Limit:
         """The largest context or batch that fits."""
@@ -71,7 +71,7 @@ class _Fitting:
         return Limit(
             option=option,
             value=value,
-            reserved_bytes=self._graph.reserved_bytes(_with(choices, option, value)),
+            reserved_bytes=self._questions.reserved_bytes(_with(choices, option, value)),
             is_models_limit=option == "context" and value == self._most[option],
         )
 
@@ -86,7 +86,7 @@ class _Fitting:
 
     def remedy(self, choices: Choices, made: Choices, changes: tuple[str, ...]) -> Remedy:
         """Changes that fit, in words and numbers."""
-        reserved = self._graph.reserved_bytes(made) or 0
+        reserved = self._questions.reserved_bytes(made) or 0
         return Remedy(
             change="+".join(changes),
             options=" ".join(_option(choices, made, change) for change in changes),
@@ -101,7 +101,7 @@ class _Fitting:
         if not rest:
             yield from self._least_changed(choices, first)
             return
-        for changed in _most_changed(self._graph, choices, first):
+        for changed in _most_changed(self._questions, choices, first):
             yield from self._changed(changed, rest)
 
     def _least_changed(self, choices: Choices, change: str) -> Iterator[Choices | None]:
@@ -113,7 +113,7 @@ class _Fitting:
         elif change == "context":
             yield self._less(choices, "context")
         else:
-            yield from _most_changed(self._graph, choices, change)
+            yield from _most_changed(self._questions, choices, change)
 
     def _less(self, choices: Choices, option: str) -> Choices | None:
         asked: int = getattr(choices, option)
@@ -141,29 +141,29 @@ class _Fitting:
         )
 
     def _largest(self, choices: Choices, option: str, most: int) -> int | None:
-        if self._graph.least_bytes(choices) > self._room:
+        if self._questions.least_bytes(choices) > self._room:
             return None  # no context, batch or prefill changes that
         return largest_within(
-            lambda value: self._graph.reserved_bytes(_with(choices, option, value)),
+            lambda value: self._questions.reserved_bytes(_with(choices, option, value)),
             self._room,
             getattr(choices, option),
             most,
         )
 
     def _fits(self, choices: Choices) -> bool:
-        if self._graph.least_bytes(choices) > self._room:
+        if self._questions.least_bytes(choices) > self._room:
             return False
-        reserved = self._graph.reserved_bytes(choices)
+        reserved = self._questions.reserved_bytes(choices)
         return reserved is not None and reserved <= self._room
 
 
-def _most_changed(graph: Graph, choices: Choices, change: str) -> Iterator[Choices]:
+def _most_changed(questions: Questions, choices: Choices, change: str) -> Iterator[Choices]:
     """Choices with one option changed as far as it goes; several where there are several ways."""
     if change == "dtype":
         if choices.dtype == "float64":
             yield _with(choices, "dtype", "float32")
         if choices.dtype not in _HALF_PRECISION:
-            yield _with(choices, "dtype", _half_precision(graph, choices))
+            yield _with(choices, "dtype", _half_precision(questions, choices))
     elif change == "quantize":
         yield from (_with(choices, "quantize", policy) for policy in POLICIES if choices.quantize is None)
     elif change == "optimizer" and choices.optimizer is OptimizerKind.ADAMW:
@@ -175,9 +175,9 @@ def _most_changed(graph: Graph, choices: Choices, change: str) -> Iterator[Choic
         yield choices.model_copy(update={"batch": 1, "accumulate": parts})
 
 
-def _half_precision(graph: Graph, choices: Choices) -> str:
+def _half_precision(questions: Questions, choices: Choices) -> str:
     """That of the files in inference; else bfloat16, which has the range of float32."""
-    stored = graph.target.stored
+    stored = questions.target.stored
     is_float16 = stored is not None and next(iter(stored.dtypes), None) == "float16"
     return "float16" if is_float16 and choices.mode is Mode.INFERENCE else "bfloat16"
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from mila.devices import ExecutionContext
+from mila.errors import UnknownArchitectureError
 from mila.memory.storage import DType
 from mila.models.hugging_face.architecture import Architecture, Interpretation
 from mila.models.hugging_face.fields import short
@@ -97,7 +98,8 @@ def _architecture(file: Path, raw: Mapping[str, Any]) -> Architecture:
     if model_type in CLIP_MODEL_TYPES:
         hint = "a text encoder is planned in Python: read_clip_text_folder(folder).network().get_required_memory(...)"
     expected = f"one of the model types {', '.join(ARCHITECTURES)}"
-    raise refusal(file, expected=expected, got=got, hint=hint)
+    error = refusal(file, expected=expected, got=got, hint=hint)
+    raise UnknownArchitectureError(str(error)) if isinstance(model_type, str) else error
 
 
 def _require_plannable(file: Path, config: LanguageModelConfig) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from mila.core import Component
 from mila.devices import DeviceId
 from mila.errors import ConfigurationError
-from mila.planning.asking import Graph, Listener
+from mila.planning.asking import Listener, Questions
 from mila.planning.assumptions import assumptions_of
 from mila.planning.breakdown import fullest_step_of, lines_of, tree_of
 from mila.planning.budget import Budget
@@ -21,7 +22,7 @@ from mila.planning.targets import read_target
 
 
 def plan(
-    target: Target | str,
+    target: Target | str | os.PathLike[str],
     request: PlanRequest | None = None,
     *,
     search: bool = True,
@@ -43,13 +44,13 @@ def plan(
     named = target_named(target)
     choices = choices_of(named, asked)
     device = DeviceId.parse(choices.device)
-    graph = Graph(named, on_question)
-    root, memory = graph.plan(choices)
+    questions = Questions(named, on_question)
+    root, memory = questions.plan(choices)
     stats, reserved = memory.stats, memory.reserved_bytes
-    budget = Budget.of(device, asked.budget)
+    budget = Budget.of(device, choices.mode, asked.budget)
     verdict = budget.verdict(reserved)
     is_tight = search and verdict.outcome is Outcome.DOES_NOT_FIT
-    limits = limits_of(graph, choices, budget) if search and budget.size is not None else []
+    limits = limits_of(questions, choices, budget) if search and budget.size is not None else []
     return PlanReport(
         target=summary_of(named, root),
         choices=choices,
@@ -59,16 +60,16 @@ def plan(
         state_bytes=stats.device_state_bytes,
         gradient_bytes=stats.device_gradient_bytes,
         fullest_step=fullest_step_of(memory),
-        elsewhere=elsewhere_of(device),
+        elsewhere=elsewhere_of(device, choices.mode),
         assumptions=assumptions_of(named, asked, choices, memory),
         verdict=verdict,
         limits=limits,
-        remedies=remedies_of(graph, choices, budget) if is_tight else [],
+        remedies=remedies_of(questions, choices, budget) if is_tight else [],
         tree=tree_of(root, memory),
     )
 
 
-def target_named(target: Target | str) -> Target:
+def target_named(target: Target | str | os.PathLike[str]) -> Target:
     """A target as it is, or read by its name.
 
     Raises:
@@ -76,9 +77,9 @@ def target_named(target: Target | str) -> Target:
     """
     if isinstance(target, Target):
         return target
-    if not isinstance(target, str):
+    if not isinstance(target, str | os.PathLike):
         raise ConfigurationError(f"target: expected a Target or a name, got {type(target).__name__}")
-    return read_target(target)
+    return read_target(os.fspath(target))
 
 
 def summary_of(target: Target, root: Component[Any]) -> TargetSummary:

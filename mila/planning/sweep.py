@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from itertools import product
 from typing import Any
 
 from mila.devices import DeviceId
 from mila.errors import ConfigurationError, DeviceError, ShapeError
-from mila.planning.asking import Graph, Listener
+from mila.planning.asking import Listener, Questions
 from mila.planning.breakdown import lines_of
 from mila.planning.budget import Budget
 from mila.planning.building import check_policy, choices_of
@@ -25,7 +26,7 @@ MOST_POINTS = 1000
 
 
 def sweep(
-    target: Target | str,
+    target: Target | str | os.PathLike[str],
     request: PlanRequest | None,
     ranges: Mapping[str, Sequence[int | str]],
     *,
@@ -49,14 +50,14 @@ def sweep(
     count = _checked_count(ranges)
     asked, named = PlanRequest() if request is None else request, target_named(target)
     device = DeviceId.parse(asked.device)
-    budget, graph = Budget.of(device, asked.budget), Graph(named, on_question)
+    budget, questions = Budget.of(device, asked.mode, asked.budget), Questions(named, on_question)
     points: list[SweepPoint] = []
     summary = choices = None
     for values in product(*ranges.values()):
         options: dict[str, int | str] = dict(zip(ranges, values, strict=True))
         try:
             wanted = choices_of(named, _with(asked, options))
-            root, plan = graph.plan(wanted)
+            root, plan = questions.plan(wanted)
         except (ConfigurationError, DeviceError, ShapeError) as error:
             points.append(
                 SweepPoint(options=options, reserved_bytes=None, lines=[], outcome=Outcome.UNKNOWN, problem=str(error))
@@ -70,7 +71,7 @@ def sweep(
                 options=options,
                 reserved_bytes=reserved,
                 lines=lines_of(plan),
-                outcome=budget.outcome(reserved),
+                outcome=budget.in_mode(device, wanted.mode).outcome(reserved),
             )
         )
     if choices is None or summary is None:

@@ -13,6 +13,7 @@ import pytest
 
 from mila.memory import format_bytes
 from mila.planning import Failure, PlanReport, PlanRequest, SweepReport, plan
+from mila.planning.presets import preset_names
 from mila.planning.schema import read_document
 from mila.planning.sweep import sweep
 from tests.cli.commands import mila_here, mila_process
@@ -72,7 +73,7 @@ def test_everything_is_said() -> None:
     assert f"{report.verdict.needed_bytes:,} bytes ({format_bytes(report.verdict.needed_bytes)})" in text
     assert "of 1,073,741,824 bytes (1.00 GiB) as asked" in text
     assert "context none fits batch none fits" in text
-    assert "No change of one or two options does." in text
+    assert f"No change of one or two options does: parameters alone take {report.lines[0].bytes:,} bytes" in text
 
 
 def test_what_fits_and_what_would_make_it_fit(tmp_path: Path) -> None:
@@ -229,7 +230,7 @@ def test_wrong_usage_is_a_document_too(arguments: tuple[str, ...]) -> None:
     assert isinstance(read_document(result.stdout), Failure)
 
 
-@pytest.mark.parametrize("content", ['{"model_type": "gpt2"', '{"model_type": "bert"}', "[]", '{"model_type": "gpt2"}'])
+@pytest.mark.parametrize("content", ['{"model_type": "gpt2"', "[]", '{"model_type": "gpt2"}'])
 def test_a_malformed_file_is_refused(tmp_path: Path, content: str) -> None:
     (tmp_path / "config.json").write_text(content)
     result = mila_here("plan", tmp_path)
@@ -238,6 +239,44 @@ def test_a_malformed_file_is_refused(tmp_path: Path, content: str) -> None:
     assert isinstance(found, Failure)
     assert (code, found.exit_code) == (1, 1)
     assert str(tmp_path) in found.message
+
+
+def test_of_a_model_that_mila_does_not_have_nothing_can_be_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    result = mila_here("plan", tmp_path)
+    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+    assert "expected one of the model types gpt2" in result.stderr
+    assert document(tmp_path)[0] == 2
+
+
+def test_what_the_config_says_can_be_overridden(tmp_path: Path) -> None:
+    config = random_config(Random(1), "gpt2") | {"tie_word_embeddings": True, "new_field": 3}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    assert mila_here("plan", tmp_path).exit_code == 1
+    sizes = []
+    for option in ("--tie-word-embeddings", "--no-tie-word-embeddings"):
+        found = document(tmp_path, "--ignore-field", "new_field", option, *FIXED)[1]
+        assert isinstance(found, PlanReport)
+        sizes.append(found.parameter_bytes)
+    assert sizes[1] - sizes[0] == 4 * config["vocab_size"] * config["n_embd"]
+
+
+def test_the_presets_are_listed() -> None:
+    result = mila_here("plan", "--list-presets")
+    assert (result.exit_code, result.stderr) == (0, "")
+    rows = result.stdout.splitlines()[2:]
+    assert tuple(row.split()[0] for row in rows) == preset_names()
+    assert "gpt2                 124,439,808      12    1,024  openai-community/gpt2" in rows
+
+
+def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    for option in ("--html", "--plot"):
+        place = tmp_path / "missing" / ("page.html" if option == "--html" else "picture.png")
+        result = mila_here("plan", "gpt2", option, place, "--no-search", *FIXED)
+        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
+        code, found = document("gpt2", option, place, "--no-search", *FIXED)
+        assert isinstance(found, Failure)
+        assert (code, f"mila: {found.message}\n") == (1, result.stderr)
 
 
 # ---------------------------------------------------------------------- files

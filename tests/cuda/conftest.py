@@ -52,12 +52,21 @@ def takes_a_device(item: pytest.Item) -> bool:
     )
 
 
+def needs_the_emulator(item: pytest.Item) -> bool:
+    """Whether a test of this folder cannot run without it; the others say for themselves what they need."""
+    names: list[str] = getattr(item, "fixturenames", [])
+    return FOLDER in item.path.parents and not {"cuda", "context", "emulated"}.isdisjoint(names)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what a GPU is to run, before anything is chosen by marks."""
+    """Mark what a GPU is to run, before marks choose; skip thousands of tests without setting up each."""
     if asks_for_gpu(config):
         for item in filter(takes_a_device, items):
             item.add_marker(pytest.mark.gpu)
+    elif (reason := missing_tools()) is not None:
+        for item in filter(needs_the_emulator, items):
+            item.add_marker(pytest.mark.skip(reason=reason))
 
 
 @dataclass

@@ -21,6 +21,7 @@ class RecordedLaunches:
     """
 
     multiprocessor_count = 132
+    most_shared_bytes = MOST_SHARED_MEMORY
 
     def __init__(self) -> None:
         self.scratch: Array = np.zeros(SCRATCH_BYTES, np.uint8)

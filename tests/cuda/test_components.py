@@ -17,6 +17,7 @@ from tests.promises.cases import CASES, TRAINED
 from tests.promises.gradient_check import as_tuple
 from tests.promises.leaf_cases import LEAF_CASES
 from tests.promises.running import differences, infer, train_once
+from tests.promises.test_cases import CLASSES
 
 if TYPE_CHECKING:
     from mila.devices.cuda import CudaDevice
@@ -41,6 +42,10 @@ STORED = [
 ]
 
 
+#: A case of each component, and a fifth of all.
+SOME_TRAINED = [*{type(case.make(None)): case for case in reversed(TRAINED)}.values(), *TRAINED[::5]]
+
+
 class AllocatesAtBuild(Activation):
     """Allocates beside its declaration when it is built."""
 
@@ -61,6 +66,14 @@ def growth(component: Component[Any], context: BuildContext, device: CudaDevice)
     before = device.used_bytes()
     component.build(context)
     return device.used_bytes() - before
+
+
+def test_every_case_of_the_promises_runs_here() -> None:
+    """That no component and no option is without a case, the promises' own tests say, of the same list."""
+    assert [(case.name, mode) for case, mode in RUNS] == [(case.name, mode) for case in CASES for mode in case.modes]
+    assert {type(case.make(None)) for case, _ in RUNS} >= set(CLASSES)
+    assert {type(case.make(None)) for case in SOME_TRAINED} == {type(case.make(None)) for case in TRAINED}
+    assert {dtype for _, dtype, _ in STORED} == TOLERANCE.keys() == {"float32", *(dtype for _, dtype, _ in HALF_LEAVES)}
 
 
 @pytest.mark.parametrize(("case", "dtype", "mode"), STORED, ids=str)
@@ -125,7 +138,7 @@ class NoRoom:
         raise AssertionError(f"{size} bytes were allocated after the build")
 
 
-@pytest.mark.parametrize("case", TRAINED[::3], ids=str)
+@pytest.mark.parametrize("case", SOME_TRAINED, ids=str)
 def test_a_step_allocates_nothing(
     case: Case, context: ExecutionContext, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,7 +154,7 @@ def test_a_step_allocates_nothing(
     cuda.synchronize()  # products know addresses only: the arrays must be there until then
 
 
-@pytest.mark.parametrize("case", TRAINED[::5], ids=str)
+@pytest.mark.parametrize("case", SOME_TRAINED, ids=str)
 def test_declared_lifetimes_are_true(case: Case, context: ExecutionContext) -> None:
     shared, poisoned = (
         answers(case, case.build(context, TRAINING, layout=layout), TRAINING)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from mila.components import SoftmaxCrossEntropy
-from mila.core import BuildContext, RuntimeMode, TrainingStep
+from mila.core import BuildContext, Position, RuntimeMode, TrainingStep
 from mila.models import GptConfig, GptTransformer, LanguageModel, LlamaConfig, LlamaTransformer, from_pretrained
 from mila.training import AdamW, AdamWConfig
+from tests.cuda.test_components import NoRoom
 from tests.promises.case import Array
+
+if TYPE_CHECKING:
+    from mila.devices.cuda import CudaDevice
 
 VOCABULARY, LENGTH = 31, 8
 SIZES: dict[str, Any] = {"vocab_size": VOCABULARY, "max_seq_len": 16, "embedding_dim": 16, "num_layers": 2}
@@ -97,6 +101,21 @@ def test_prompts_in_chunks_are_continued_as_on_the_cpu(construct: Construct, chu
         written.append([completion.tokens for completion in model.generate(prompts, max_new_tokens=7)])
     assert written[0] == written[1]
     assert all(len(tokens) == 7 for tokens in written[0])
+
+
+@both_models
+def test_a_chunk_and_a_step_of_decoding_allocate_nothing(
+    construct: Construct, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = construct(CUDA)
+    options: dict[str, Any] = {"initialize_parameters": True, "prefill_size": 3}
+    model.build(BuildContext((2, 16), RuntimeMode.INFERENCE, **options))
+    chunk, token = (cuda.to_device(np.array(ids, np.int32)) for ids in ([[5, 1, 7], [9, 2, 0]], [[3], [4]]))
+    monkeypatch.setattr(cuda, "pool", NoRoom())
+    model.forward(chunk, position=Position(0, [3, 2]))
+    for step in range(3):
+        model.forward(token, position=Position([3 + step, 2 + step]))
+    cuda.synchronize()
 
 
 def test_the_models_have_what_attention_offers() -> None:

@@ -13,7 +13,7 @@ from mila.core import BuildContext
 from mila.devices import ExecutionContext
 from mila.network_language import BUILT_IN
 from mila.training import AdamW, AdamWConfig
-from tests.cuda.test_components import TOLERANCE, assert_same_answers, difference, growth
+from tests.cuda.test_components import TOLERANCE, assert_same_answers, difference
 from tests.network_language.building import inputs_of, network_of
 from tests.network_language.network_cases import CASE_BY_ID
 from tests.network_language.operator_calls import ALL_CALLS, Call

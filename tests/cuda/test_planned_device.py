@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
@@ -10,8 +12,14 @@ from mila.devices.planned import PlannedCudaDevice
 from mila.errors import DeviceError, MilaError
 from mila.memory import MemoryPlan
 from mila.models import GptConfig, GptTransformer
+from mila.planning import PlanRequest, plan, read_target
+from mila.planning.building import build_context, construct
+from mila.planning.report import Outcome
 from tests.promises.case import INFERENCE, TRAINING, Case
 from tests.promises.cases import CASES
+
+if TYPE_CHECKING:
+    from mila.devices.cuda import CudaDevice
 
 DTYPES = ("float32", "bfloat16", "float16")
 
@@ -98,3 +106,14 @@ def test_nothing_but_sizes_is_to_be_had() -> None:
 def test_the_cpu_needs_no_stand_in() -> None:
     context = ExecutionContext.to_plan_with("cpu")
     assert context.device.is_host
+
+
+def test_what_is_free_on_a_device_that_is_here_is_the_budget(cuda: CudaDevice) -> None:
+    report = plan("gpt2", PlanRequest(device="cuda:0", dtype="bfloat16"), search=False)
+    counted = sum(line.bytes or 0 for line in report.elsewhere if line.is_counted)
+    assert report.verdict.budget_bytes == cuda.available_bytes() + counted
+    assert report.verdict.budget_source.startswith("free on cuda:0 now")
+    assert report.verdict.outcome in (Outcome.FITS, Outcome.DOES_NOT_FIT)
+    context = ExecutionContext("cuda:0")
+    here = construct(read_target("gpt2"), report.choices, context).plan(build_context(report.choices))
+    assert here.reserved_bytes == report.reserved_bytes

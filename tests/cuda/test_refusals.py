@@ -83,6 +83,42 @@ def test_what_a_device_cannot_do_is_refused_before_anything_is_allocated(
     assert not component.is_built
 
 
+#: Inputs of attention, in widths of a head.
+PACKED, APART = {"input": 3}, {"queries": 1, "keys": 1, "values": 1}
+
+
+@pytest.mark.parametrize(
+    ("make", "widths"),
+    [
+        (lambda size: Attention("heads", AttentionConfig(num_heads=1, num_kv_heads=1, head_dim=size)), PACKED),
+        (lambda size: ContextAttention("heads", ContextAttentionConfig(num_heads=1, head_dim=size)), APART),
+    ],
+    ids=["attention", "context_attention"],
+)
+@pytest.mark.parametrize(("mode", "largest"), [(INFERENCE, 128), (TRAINING, 64)], ids=str)
+def test_heads_whose_tiles_a_block_has_no_room_for_are_refused_while_planning(
+    make: Any,
+    widths: dict[str, int],
+    mode: RuntimeMode,
+    largest: int,
+    context: ExecutionContext,
+    cuda: CudaDevice,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As on devices of compute capability 8.6, 8.9 and 12.0."""
+    monkeypatch.setattr(cuda, "most_shared_bytes", 99 << 10)
+
+    def plan(head_dim: int) -> None:
+        component: Component[Any] = make(head_dim)
+        component.set_execution_context(context)
+        component.plan(BuildContext({name: (1, 4, width * head_dim) for name, width in widths.items()}, mode))
+
+    plan(largest)
+    said = rf"^heads: attention on CUDA takes [\d,]+ bytes of shared memory for heads of {largest + 1} .* 101,376$"
+    with pytest.raises(DeviceError, match=said):
+        plan(largest + 1)
+
+
 def test_eight_axes_are_computed(context: ExecutionContext, cuda: CudaDevice) -> None:
     axes = (7, 6, 5, 4, 3, 2, 1)
     turn = Permute("turn", PermuteConfig(axes=axes))

@@ -43,6 +43,10 @@ WIDE = tuple(case for case in PLAIN if not case.name.startswith(SQUARE))
 #: Heads as wide as the shared memory of a block allows, far wider than attention takes.
 WIDEST_HEAD = 29_001
 
+#: Columns whose sums are as large as the shared memory that a block gets unasked: those of two gradients, and of one.
+FULL = (6_144, 12_288)
+SUMMED = tuple(case for case in PLAIN if case.name.startswith(("layer_norm_backward", "rms_norm_backward")))
+
 #: A bound kernel keeps the arrays that it was bound to.
 MOVABLE = tuple(case for case in (*PLAIN, *ATTENTION) if case.name != "head_norm_bound")
 ALIASES = [(case, alias) for case in (*PLAIN, *ATTENTION) for alias in case.aliases if belongs(case, "bfloat16")]
@@ -87,6 +91,13 @@ def test_rows_may_be_wider_than_a_block_and_than_shared_memory(case: Case, cuda:
     width = WIDEST_HEAD if case.name.startswith("head_norm") else 70_001
     for shape in ((2, width), (1, width + 3)):
         assert_close(run_of(case, OnDevice(cuda), "float32", shape), "float32")
+
+
+@pytest.mark.parametrize("case", SUMMED, ids=lambda case: case.name)
+def test_sums_may_be_as_large_as_the_shared_memory_that_a_block_gets_unasked(case: Case, cuda: CudaDevice) -> None:
+    """A part of which is the kernel's own."""
+    for columns in FULL:
+        assert_close(run_of(case, OnDevice(cuda), "float32", (2, columns)), "float32")
 
 
 @pytest.mark.parametrize("case", MOVABLE, ids=lambda case: case.name)

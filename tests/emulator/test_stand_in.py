@@ -81,7 +81,7 @@ def test_limits_of_a_launch_are_the_driver_s(cp: Any) -> None:
     a = cp.ones(8, np.float32)
     arguments = (a, a, cp.empty_like(a), np.int32(8))
     with pytest.raises(
-        cp.cuda.driver.CUDADriverError, match="50000 bytes of dynamic shared memory, the limit is 49152"
+        cp.cuda.driver.CUDADriverError, match="50000 bytes of dynamic shared memory, the limit is 48128"
     ):
         kernel((1,), (8,), arguments, shared_mem=50000)
     kernel.max_dynamic_shared_size_bytes = 50000

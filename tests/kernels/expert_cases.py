@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import ml_dtypes
 import numpy as np
 
 from mila.kernels.signatures import Array
@@ -16,6 +17,8 @@ def expert_cases() -> Iterator[Case]:
     for top_k in (1, TOP_K, None):
         yield Case(f"top_k_forward-{top_k}", top_k_forward(top_k), elementwise=True)
         yield Case(f"top_k_backward-{top_k}", top_k_backward(top_k), elementwise=True)
+    yield Case("top_k_forward-lowest", top_k_of_the_lowest, elementwise=True)
+    yield Case("top_k_forward-neighbours", top_k_of_neighbours, elementwise=True)
     for count in (TOP_K, EXPERTS, 1000):
         yield Case(f"group_slots-{count}", group_slots(count), elementwise=True)
     yield Case("gather_rows", gather_rows, elementwise=True)
@@ -57,6 +60,28 @@ def top_k_forward(top_k: int | None) -> Build:
         )
 
     return build
+
+
+def top_k_of_the_lowest(b: Bench) -> Run:
+    """Minus infinity counts as the smallest finite value, so that the first ones come first."""
+    smallest = float(ml_dtypes.finfo(b.dtype).min)  # type: ignore[no-untyped-call]
+    x = np.where(b.random.random((b.rows, b.columns)) < 0.5, -np.inf, smallest).astype(b.dtype)
+    return indices_of_top_k(b, x, np.tile(np.arange(min(TOP_K, b.columns)), (b.rows, 1)))
+
+
+def top_k_of_neighbours(b: Bench) -> Run:
+    """Values that differ in the last bit are in order too."""
+    last_bit = float(ml_dtypes.finfo(b.dtype).eps)  # type: ignore[no-untyped-call]
+    x = np.tile(1 + last_bit * (np.arange(b.columns) % 64), (b.rows, 1)).astype(b.dtype)
+    return indices_of_top_k(b, x, chosen(x, min(TOP_K, b.columns)))
+
+
+def indices_of_top_k(b: Bench, x: Array, expected: Array) -> Run:
+    values, indices = b.empty(*expected.shape), np.full(expected.shape, -1, np.int32)
+    workspace = b.workspace(b.kernels.top_k_forward_workspace(b.rows, b.columns))
+    return Run(
+        lambda: b.kernels.top_k_forward(values, indices, x, workspace), {"indices": indices}, {"indices": expected}
+    )
 
 
 def top_k_backward(top_k: int | None) -> Build:

@@ -92,13 +92,17 @@ def optimizer_cases() -> Iterator[Case]:
 
         return build
 
-    def norm(b: Bench) -> Run:
-        gradients, result = b.array(b.rows * b.columns), b.empty(1)
+    def norm(magnitude: float) -> Build:
+        def build(b: Bench) -> Run:
+            scale = 1.0 if b.dtype == np.float16 else magnitude  # beyond its range
+            gradients, result = b.array(b.rows * b.columns) * b.dtype.type(scale), b.empty(1)
 
-        def call() -> None:
-            result[0] = b.kernels.global_norm(gradients)
+            def call() -> None:
+                result[0] = b.kernels.global_norm(gradients) / scale
 
-        return Run(call, {"norm": result}, {"norm": np.sqrt((wide(gradients) ** 2).sum())[None]})
+            return Run(call, {"norm": result}, {"norm": np.sqrt(((wide(gradients) / scale) ** 2).sum())[None]})
+
+        return build
 
     def finite(b: Bench) -> Run:
         x, result = b.array(b.rows * b.columns), b.empty(1)
@@ -123,6 +127,8 @@ def optimizer_cases() -> Iterator[Case]:
             for gradient_scale in (1.0, 0.25):
                 name = f"adamw-step={step}-decay={weight_decay}-scale={gradient_scale}"
                 yield Case(name, adamw(step, weight_decay, gradient_scale), elementwise=True)
-    yield Case("global_norm", norm)
+    yield Case("global_norm", norm(1.0))
+    yield Case("global_norm-large", norm(1e25))  # in float32 the squares would be infinity, or vanish
+    yield Case("global_norm-small", norm(1e-25))
     yield Case("first_non_finite", finite, elementwise=True)
     yield Case("integer_range", extremes, elementwise=True)

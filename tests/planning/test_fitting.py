@@ -44,7 +44,7 @@ TIGHT: list[tuple[Target, dict[str, Any], float]] = [
         (LLAMA, {"mode": "training", "batch": 6, "context": 500, "accumulate": 2}),
         (GPT, {"mode": "training", "optimizer": "none", "dtype": "bfloat16", "device": "cuda:0"}),
     )
-    for share in (0.0, 0.4, 0.95, 1.0, 1.9)
+    for share in (0.0, 0.4, 1.0, 1.9)
 ]
 
 

@@ -289,3 +289,8 @@ def test_a_target_is_a_target_or_a_name() -> None:
     with pytest.raises(ConfigurationError, match="expected a Target or a name, got int"):
         plan(3)  # type: ignore[arg-type]
     assert plan("gpt2", search=False).target.parameters == 124_439_808
+
+
+def test_a_path_is_a_name(tmp_path: Path) -> None:
+    target = random_target(Random(1), tmp_path, "llama")
+    assert plan(tmp_path, search=False).lines == plan(target, search=False).lines

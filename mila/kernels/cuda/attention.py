@@ -4,8 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
-from mila.kernels.cuda.attention_backward import launch_backward
-from mila.kernels.cuda.attention_sizes import THREADS, AttentionCall, head_size, packed_call, packed_parts, tile_bytes
+from mila.kernels.cuda.attention_backward import backward_bytes, launch_backward
+from mila.kernels.cuda.attention_sizes import (
+    THREADS,
+    AttentionCall,
+    check_head,
+    head_size,
+    packed_call,
+    packed_parts,
+    tile_bytes,
+)
 from mila.kernels.cuda.family import CudaFamily, ceiling
 from mila.kernels.cuda.row_positions import NO_POSITIONS
 from mila.kernels.signatures import Array
@@ -38,7 +46,7 @@ class CudaAttention(CudaFamily):
 
     def attention_forward_workspace(self, length: int, heads: int, kv_heads: int, head_dim: int) -> int:
         """Elements of ``attention_forward``'s workspace: none, for any head that the kernels take."""
-        head_size(head_dim)
+        check_head(self.launcher, head_dim, forward_bytes)
         return 0
 
     def attention_backward(
@@ -65,8 +73,14 @@ class CudaAttention(CudaFamily):
 
     def attention_backward_workspace(self, length: int, heads: int, kv_heads: int, head_dim: int) -> int:
         """Elements of ``attention_backward``'s workspace: none, for any head that the kernels take."""
-        head_size(head_dim)
+        check_head(self.launcher, head_dim, backward_bytes)
         return 0
+
+
+def forward_bytes(size: int) -> int:
+    """Shared memory of a block for heads of at most ``size`` elements, one of ``HEAD_SIZES``."""
+    keys = 64 if size == 64 else 32  # of a tile
+    return tile_bytes(_QUERIES, size) + 2 * tile_bytes(keys, size) + tile_bytes(_QUERIES, keys)
 
 
 def launch_forward(
@@ -82,8 +96,8 @@ def launch_forward(
     One block per tile, head and row. ``rows``: where the rows stand, of a call with rings.
     """
     size = head_size(call.head_dim)
-    keys = 64 if size == 64 else 32
-    shared = tile_bytes(_QUERIES, size) + 2 * tile_bytes(keys, size) + tile_bytes(_QUERIES, keys)
     blocks = ceiling(call.length, _QUERIES) * call.heads * call.rows
     arguments = (output, log_sum_exp, *inputs, call.sizes, rows)
-    family.launch("attention", f"attention_forward_{size}", output.dtype, blocks, THREADS, arguments, shared)
+    family.launch(
+        "attention", f"attention_forward_{size}", output.dtype, blocks, THREADS, arguments, forward_bytes(size)
+    )

@@ -14,6 +14,11 @@ _LARGE_HEAD = 128
 Parts = tuple[Array, Array, Array]
 
 
+def backward_bytes(size: int) -> int:
+    """Shared memory of a block of the larger pass, for heads of at most ``size`` elements, one of ``HEAD_SIZES``."""
+    return _tiles(size) + 2 * tile_bytes(_owned(size), _OTHERS)
+
+
 def launch_backward(
     family: CudaFamily,
     call: AttentionCall,
@@ -28,9 +33,7 @@ def launch_backward(
     ``dy``, ``output`` ``(B, T, H D)``; ``log_sum_exp (B, H, T)``.
     """
     size = head_size(call.head_dim)
-    owned = _OWNED if size <= _LARGE_HEAD else _OWNED // 2
-    tiles = 2 * tile_bytes(owned, size) + 2 * tile_bytes(_OTHERS, size)
-    weights = tile_bytes(owned, _OTHERS)
+    owned = _owned(size)
     dqueries, dkeys, dvalues = gradients
     shared_arguments = (log_sum_exp, dy, output, *inputs, call.sizes)
     family.launch(
@@ -40,7 +43,7 @@ def launch_backward(
         ceiling(call.keys, owned) * call.kv_heads * call.rows,
         THREADS,
         (dkeys, dvalues, *shared_arguments),
-        tiles + 2 * weights,
+        backward_bytes(size),
     )
     family.launch(
         "attention_backward",
@@ -49,5 +52,15 @@ def launch_backward(
         ceiling(call.length, owned) * call.heads * call.rows,
         THREADS,
         (dqueries, *shared_arguments),
-        tiles + weights,
+        _tiles(size) + tile_bytes(owned, _OTHERS),
     )
+
+
+def _owned(size: int) -> int:
+    """Positions of the tile that a block owns."""
+    return _OWNED if size <= _LARGE_HEAD else _OWNED // 2
+
+
+def _tiles(size: int) -> int:
+    """Bytes of the tiles of either pass."""
+    return 2 * tile_bytes(_owned(size), size) + 2 * tile_bytes(_OTHERS, size)

@@ -7,8 +7,8 @@ from typing import Final
 
 import numpy as np
 
-from mila.kernels.cuda.attention import launch_forward
-from mila.kernels.cuda.attention_sizes import THREADS, AttentionCall, head_size
+from mila.kernels.cuda.attention import forward_bytes, launch_forward
+from mila.kernels.cuda.attention_sizes import THREADS, AttentionCall, check_head, head_size
 from mila.kernels.cuda.family import BLOCK, CudaFamily, ceiling
 from mila.kernels.cuda.row_positions import MOST_ROWS, row_blocks, row_positions
 from mila.kernels.signatures import Array
@@ -78,6 +78,8 @@ class CudaAttentionCached(CudaFamily):
         self, length: int, capacity: int, heads: int, kv_heads: int, head_dim: int, window: int
     ) -> int:
         """Elements of ``attention_cached``'s workspace: what the splits of a few rows leave, whatever the length."""
+        if length > 1:
+            check_head(self.launcher, head_dim, forward_bytes)
         head_size(head_dim)
         splits = _splits(min(capacity, window) if window > 0 else capacity)
         return _ROWS_AT_ONCE * _row_elements(splits, heads, head_dim) if splits > 1 else 0

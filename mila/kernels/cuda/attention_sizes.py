@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
 
 from mila.errors import DeviceError
-from mila.kernels.cuda.family import FLOAT32
+from mila.kernels.cuda.family import FLOAT32, Launcher
 from mila.kernels.signatures import Array
 
 #: Elements of a head that kernels are compiled for; each takes all up to its own.
@@ -132,6 +133,25 @@ def head_size(head_dim: int) -> int:
         if head_dim <= size:
             return size
     raise DeviceError(f"attention on CUDA takes heads of at most {HEAD_SIZES[-1]} elements, got {head_dim}")
+
+
+def check_head(launcher: Launcher, head_dim: int, shared_bytes: Callable[[int], int]) -> None:
+    """Refuse heads that no kernel takes, or whose tiles are more than a block of this device has room for.
+
+    Args:
+        launcher: of the device.
+        head_dim: D.
+        shared_bytes: what a block takes for heads of one of ``HEAD_SIZES``.
+
+    Raises:
+        DeviceError: it is one of them.
+    """
+    needed, most = shared_bytes(head_size(head_dim)), launcher.most_shared_bytes
+    if most is not None and needed > most:
+        raise DeviceError(
+            f"attention on CUDA takes {needed:,} bytes of shared memory for heads of {head_dim} elements, of which "
+            f"this device gives a block {most:,}"
+        )
 
 
 def tile_bytes(rows: int, size: int) -> int:

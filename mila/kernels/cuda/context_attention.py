@@ -5,9 +5,9 @@ Dropped weights are drawn where they are computed, the same ones as on the CPU.
 
 from __future__ import annotations
 
-from mila.kernels.cuda.attention import launch_forward
-from mila.kernels.cuda.attention_backward import launch_backward
-from mila.kernels.cuda.attention_sizes import AttentionCall, head_size
+from mila.kernels.cuda.attention import forward_bytes, launch_forward
+from mila.kernels.cuda.attention_backward import backward_bytes, launch_backward
+from mila.kernels.cuda.attention_sizes import AttentionCall, check_head
 from mila.kernels.cuda.family import CudaFamily
 from mila.kernels.signatures import Array
 
@@ -39,7 +39,7 @@ class CudaContextAttention(CudaFamily):
         self, length: int, context_length: int, heads: int, head_dim: int, probability: float
     ) -> int:
         """Elements of ``context_attention_forward``'s workspace: none, for any head that the kernels take."""
-        head_size(head_dim)
+        check_head(self.launcher, head_dim, forward_bytes)
         return 0
 
     def context_attention_backward(
@@ -70,7 +70,7 @@ class CudaContextAttention(CudaFamily):
         self, length: int, context_length: int, heads: int, head_dim: int, probability: float
     ) -> int:
         """Elements of ``context_attention_backward``'s workspace: none, for any head that the kernels take."""
-        head_size(head_dim)
+        check_head(self.launcher, head_dim, backward_bytes)
         return 0
 
 

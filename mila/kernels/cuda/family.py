@@ -22,7 +22,7 @@ BLOCK = 256
 #: Blocks of a grid-stride loop per multiprocessor: full occupancy with blocks of 256 threads.
 _BLOCKS_PER_MULTIPROCESSOR = 8
 
-#: Bytes of the scratch that every device has.
+#: Bytes of the scratch that a device has for each thread.
 SCRATCH_BYTES = 65536
 
 #: What a launch takes: arrays of the device, NumPy scalars (structures too), ``None`` for a null pointer.
@@ -41,8 +41,15 @@ class Launcher(Protocol):
         """How many multiprocessors the device has. No result may depend on it."""
 
     @property
+    def most_shared_bytes(self) -> int | None:
+        """Shared memory that a block may have; ``None`` where the device is not known. No result may depend on it."""
+
+    @property
     def scratch(self) -> Array:
-        """``SCRATCH_BYTES`` bytes (uint8) of the device for small lists and results; valid within one kernel call."""
+        """``SCRATCH_BYTES`` bytes (uint8) of the device for small lists and results; valid within one kernel call.
+
+        Each thread of the host has its own: calls of other threads may come between the launches of one.
+        """
 
     def launch(
         self,
@@ -64,7 +71,7 @@ class Launcher(Protocol):
             block: threads along x, y, z; missing ones are 1.
             arguments: device arrays, ``None`` for a null pointer, NumPy scalars of exactly the parameter's type, and
                 structures by value as scalars of an aligned structured dtype.
-            shared_bytes: dynamic shared memory; more than 48 KiB is asked of the driver by itself.
+            shared_bytes: dynamic shared memory; the driver is asked for it.
 
         Raises:
             DeviceError: the launch cannot work; nothing was queued.

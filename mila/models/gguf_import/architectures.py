@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from mila.errors import UnknownArchitectureError
 from mila.models.gguf_import.placements import (
     HEAD,
     TOKEN_TABLE,
@@ -55,14 +56,15 @@ def describe_model(source: GgufSource) -> ModelDescription:
     """Return the model of a file, all of its metadata and all of its tensors' names and shapes checked.
 
     Raises:
-        CheckpointError: an unknown architecture, a missing key, an option without a kernel, or tensors that are
-            missing, unexpected or of another shape.
+        UnknownArchitectureError: another than these.
+        CheckpointError: a missing key, an option without a kernel, or tensors that are missing, unexpected or of
+            another shape.
     """
     _check_kind(source)
     architecture = source.text("general.architecture")
     if architecture not in _ARCHITECTURES:
         expected = " or ".join(_ARCHITECTURES)
-        raise source.refuse("general.architecture", expected, shown(architecture))
+        raise UnknownArchitectureError(str(source.refuse("general.architecture", expected, shown(architecture))))
     config, placements = _ARCHITECTURES[architecture](source)
     table = {placement.source: placement for placement in placements}
     is_second_table = config["tie_word_embeddings"] and HEAD in source.tensors

@@ -19,6 +19,8 @@ from tests.emulator.module import FORWARD, Mode, Run
 
 #: How many of the tests that are alike are noted.
 NOTED = 2
+#: Where cases launch kernels that they launch nowhere else.
+_OTHER_KERNELS = ("test_orders.py",)
 
 
 @dataclass(slots=True)
@@ -57,8 +59,9 @@ def alike(items: Sequence[pytest.Item]) -> list[list[pytest.Item]]:
     """Tests that launch the same kernels, together; those to note come first."""
     groups: defaultdict[str, list[pytest.Item]] = defaultdict(list)
     for item in items:
-        case = _parameters_of(item).get("case")
-        groups[getattr(case, "name", None) or f"{item.path}::{getattr(item, 'originalname', item.name)}"].append(item)
+        case = getattr(_parameters_of(item).get("case"), "name", "")
+        where = f"{item.path}::{getattr(item, 'originalname', item.name)}"
+        groups[case if case and item.path.name not in _OTHER_KERNELS else where + case].append(item)
     return [_telling_first(group) for group in groups.values()]
 
 

@@ -8,8 +8,9 @@ What cannot change a result is not touched:
 - integral ``constexpr`` constants, arguments of templates, sizes of arrays, alignments and ``#pragma unroll``: they say
   how work is divided, and the host knows many of them;
 - the end of halving loops, ``half > 0``: beyond it such a loop never ends, and would only cost time;
-- casts to ``int``, ``float`` and the like: an implicit conversion would take their place. Casts to ``index_t``,
-  ``unsigned`` and ``double`` are dropped, and roundings to half precision.
+- casts to ``int``, ``float`` and the like: an implicit conversion would take their place. Casts to ``index_t`` and
+  ``unsigned`` are dropped, those to ``double`` of squares, and roundings to half precision. The grid's size keeps its
+  cast: grids of loops are as large as what runs at once, and never come near 2^31 threads.
 """
 
 from __future__ import annotations
@@ -102,8 +103,11 @@ def conditions(code: str) -> Iterator[Edit]:
         yield Edit("condition negated", ((start, start, " (!"), (_closing(code, start) + 1,) * 2 + (")",)))
 
 
+_LARGE = 1e4
+
+
 def constants(code: str) -> Iterator[Edit]:
-    """A number is one more; 1 becomes 0."""
+    """A number is one more; 1 becomes 0, and a float that one more would be rounded off is halved."""
     for match in re.finditer(
         r"(?<![\w.\[<])(\d+\.\d*(?:e-?\d+)?f?|0x[\da-f]+(?:u|ull)?|\d+(?:u|ll|ull)?)(?![\w.\]>])", code
     ):
@@ -113,12 +117,18 @@ def constants(code: str) -> Iterator[Edit]:
         if code[match.end() : match.end() + 10] == " / sizeof(" or before.endswith("/= "):
             continue
         changed = {"1": "0", "1.0f": "0.0f"}.get(number, f"({number} + 1)")
+        if "." in number and float(number.rstrip("f")) > _LARGE:
+            changed = f"({number} / 2)"
         yield Edit(f"{number} becomes {changed}", ((*match.span(1), changed),))
+
+
+#: A square of floats that is taken in double.
+_WIDENED = r"\bstatic_cast<double>(?=\(([\w\[\]]+)\) \* \1)"
 
 
 def casts(code: str) -> Iterator[Edit]:
     """A cast or a rounding is left out."""
-    for match in re.finditer(r"\bstatic_cast<(?:index_t|unsigned(?: long long)?|double)>(?=\()", code):
+    for match in re.finditer(r"\bstatic_cast<(?:index_t|unsigned(?: long long)?)>(?=\((?!gridDim))|" + _WIDENED, code):
         yield Edit("cast dropped", ((*match.span(), ""),))
     for match in re.finditer(r"(?<=2)(bfloat16|half)_rn\b", code):
         yield Edit("rounding dropped", ((*match.span(), f"{match[1]}_rz"),))

@@ -42,6 +42,11 @@ CHANGES = {
         "cast": ["  const index_t at = (m) * n;"],
         "arithmetic": ["  const index_t at = static_cast<index_t>(m) / n;"],
     },
+    "  sum += static_cast<double>(x[k]) * x[k];": {
+        "cast": ["  sum += (x[k]) * x[k];"],
+        "arithmetic": ["  sum -= static_cast<double>(x[k]) * x[k];", "  sum += static_cast<double>(x[k]) / x[k];"],
+        "statement": ["  ;"],
+    },
     "  x = a && min(-b, 1.0f) == 0.0f;": {
         "logic": ["  x = a || min(-b, 1.0f) == 0.0f;"],
         "choice": ["  x = a && max(-b, 1.0f) == 0.0f;"],
@@ -61,6 +66,12 @@ CHANGES = {
         "statement": ["  ;"],
     },
     "  float largest = Maximum::neutral();": {"initial value": ["  float largest = 0.0f;"]},
+    "  position += static_cast<index_t>(gridDim.x) * n)": {
+        "arithmetic": [
+            "  position -= static_cast<index_t>(gridDim.x) * n)",
+            "  position += static_cast<index_t>(gridDim.x) / n)",
+        ]
+    },
     "constexpr int THREADS = 256;": {},
     "#pragma unroll 2": {},
     "template <int WIDTH, typename Id>": {},

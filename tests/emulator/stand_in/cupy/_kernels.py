@@ -21,6 +21,8 @@ from .cuda.memory import MemoryPointer
 from .cuda.stream import Stream, current
 
 _KEPT_OPTIONS = ("-D", "-U", "-I")
+#: What a kernel may ask for at first: a driver takes off what the kernel declares itself, which is not known here.
+_UNASKED_SHARED_MEMORY = DEFAULT_SHARED_MEMORY - 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,7 @@ class Function:
 
     def __init__(self, module: RawModule, name: str) -> None:
         self.name = name
-        self.max_dynamic_shared_size_bytes = DEFAULT_SHARED_MEMORY
+        self.max_dynamic_shared_size_bytes = _UNASKED_SHARED_MEMORY
         self._module = module
 
     @property

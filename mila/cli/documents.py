@@ -1,0 +1,61 @@
+"""Commands that print one report, or say why there is none, as a line or as a document."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import typer
+from typer.core import TyperCommand
+
+from mila.cli.display import print_json
+from mila.cli.failures import USAGE, leave
+from mila.errors import ConfigurationError, MilaError
+from mila.planning.inspection_report import Refusal
+
+#: What all wrong uses of a command line have in common; Typer has no name for it.
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+
+
+class DocumentCommand(TyperCommand):
+    """With ``--json``, wrong usage is a document too."""
+
+    def make_context(self, info_name: str | None, args: list[str], *others: Any, **extra: Any) -> Any:
+        """Read the command line."""
+        given = list(args)
+        try:
+            return super().make_context(info_name, args, *others, **extra)
+        except _USAGE_ERROR as error:
+            if "--json" not in given:
+                raise
+            message = str(getattr(error, "format_message", error.__str__)())
+            raise self.refuse(message, [part for part in given if not part.startswith("-")]) from error
+
+    def refuse(self, message: str, targets: Sequence[str]) -> typer.Exit:
+        """Print the document, and return what ends the command."""
+        return _refused(USAGE, message, targets, True)
+
+
+@contextmanager
+def refusals_of(targets: Sequence[str], as_json: bool, *, refused: int) -> Iterator[None]:
+    """Turn what is raised into one line or one document, and an exit code.
+
+    Args:
+        targets: what was named.
+        as_json: print a document.
+        refused: the exit code of files that are malformed; what names none is wrong usage.
+    """
+    try:
+        yield
+    except MilaError as error:
+        code = USAGE if isinstance(error, ConfigurationError) else refused
+        raise _refused(code, str(error), targets, as_json) from error
+
+
+def _refused(code: int, message: str, targets: Sequence[str], as_json: bool) -> typer.Exit:
+    if not as_json:
+        return leave(code, message)
+    refusal = Refusal(targets=list(targets), message=" ".join(message.split()), exit_code=code)
+    print_json(refusal.model_dump(mode="json"))
+    return typer.Exit(code)

@@ -1,0 +1,71 @@
+"""The options of ``mila plan``, one each, and the list of presets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from mila.cli.display import print_text
+from mila.memory.format import format_table
+from mila.planning.presets import preset_rows
+
+
+def list_presets(asked: bool) -> None:
+    """Print the presets and leave."""
+    if not asked:
+        return
+    rows = [
+        (
+            row.preset.name,
+            f"{row.preset.parameters:,}",
+            f"{row.layers:,}",
+            f"{row.max_context:,}",
+            row.preset.repository,
+        )
+        for row in preset_rows()
+    ]
+    header = ("preset", "parameters", "layers", "context", "published as")
+    print_text(format_table(header, rows, right=(1, 2, 3)) + "\n")
+    raise typer.Exit
+
+
+TargetName = Annotated[
+    str,
+    typer.Argument(help="Model folder, config.json, safetensors file or index, GGUF file, preset or hf://owner/name."),
+]
+ModeName = Annotated[str | None, typer.Option(help="inference (default) or training.")]
+Context = Annotated[
+    str | None, typer.Option(metavar="<number>", help="Positions, such as 4096 or 32k; by default all.")
+]
+Batch = Annotated[str | None, typer.Option(metavar="<number>", help="Sequences; by default 1.")]
+Prefill = Annotated[str | None, typer.Option(metavar="<number>", help="Positions of one call at most (inference).")]
+StoredDtype = Annotated[
+    str | None, typer.Option(help="Stored dtype: float32 (default), bfloat16, float16 or float64; several by commas.")
+]
+Quantize = Annotated[str | None, typer.Option(help="Quantization policy; there is only none yet.")]
+Optimizer = Annotated[str | None, typer.Option(help="adamw (default) or none (training).")]
+Accumulate = Annotated[str | None, typer.Option(metavar="<number>", help="Passes per update (training).")]
+Device = Annotated[str, typer.Option(help="cpu or cuda:<index>, which need not be here.")]
+BudgetSize = Annotated[
+    str | None, typer.Option(metavar="<size>", help="Memory there is, such as 24GiB; by default what is free now.")
+]
+Tied = Annotated[
+    bool | None, typer.Option(help="Whether the head computes with the token table; by default as the config says.")
+]
+IgnoreField = Annotated[
+    list[str] | None, typer.Option(metavar="<name>", help="Unknown field of the config that changes nothing.")
+]
+Tree = Annotated[bool, typer.Option("--tree", help="Also print a row for every component.")]
+Search = Annotated[bool, typer.Option(help="Look for what fits, and for what would make it fit.")]
+Sweep = Annotated[
+    list[str] | None,
+    typer.Option(metavar="<option=values>", help="A table over context=1k..128k, batch=1,2,4, ...; repeatable."),
+]
+Html = Annotated[Path | None, typer.Option(help="Write a page into this file, which ends in .html.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+ListPresets = Annotated[
+    bool, typer.Option("--list-presets", callback=list_presets, is_eager=True, help="Print the presets and leave.")
+]

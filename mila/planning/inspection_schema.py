@@ -1,0 +1,38 @@
+"""The JSON schema of ``mila inspect --json`` and ``mila compare --json``.
+
+``python -m mila.planning.inspection_schema > specs/inspect.schema.json`` writes it.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+from pydantic import Field, TypeAdapter
+
+from mila.planning.comparison_report import ComparisonReport
+from mila.planning.inspection_report import InspectionReport, Refusal
+
+#: Whatever happens, one of these is printed; ``event`` says which.
+Document = Annotated[InspectionReport | ComparisonReport | Refusal, Field(discriminator="event")]
+
+
+def schema_text() -> str:
+    """The schema, the same bytes for the same models."""
+    schema = TypeAdapter(Document).json_schema(mode="serialization")
+    title = "mila inspect --json, mila compare --json"
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return json.dumps({**head, **schema}, indent=2) + "\n"
+
+
+def read_document(text: str) -> InspectionReport | ComparisonReport | Refusal:
+    """What was printed, checked.
+
+    Raises:
+        pydantic.ValidationError: it is no such document.
+    """
+    return TypeAdapter[InspectionReport | ComparisonReport | Refusal](Document).validate_json(text)
+
+
+if __name__ == "__main__":
+    print(schema_text(), end="")

@@ -1,0 +1,153 @@
+"""What loading a model would say: its own words, without a network's memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from mila.core.loading import LoadPlan
+from mila.errors import CheckpointError, MilaError, UnknownArchitectureError
+from mila.models import GptTransformer, LlamaTransformer
+from mila.models.gguf_import.architectures import describe_model
+from mila.models.gguf_import.source import GgufSource
+from mila.models.hugging_face.architecture import Architecture
+from mila.models.hugging_face.clip_config import clip_text_folder
+from mila.models.hugging_face.clip_names import resolve_names
+from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
+from mila.models.hugging_face.vocabulary import check_vocabulary
+from mila.models.language_model import LanguageModelConfig
+from mila.planning.inspection_report import ContentKind, Finding, FindingKind
+from mila.planning.interpreted import Reading, target_of
+from mila.planning.report import TargetKind
+from mila.planning.stored_content import StoredContent
+from mila.planning.stored_weights import HeaderTensors, compare
+from mila.planning.value_comparison import Side, compare_values, incomparable
+from mila.serialization import FORMAT_DTYPES, SafetensorsFile, TensorEntry
+from mila.serialization.failures import shown
+from mila.training.saved_model import load_architecture
+
+#: Of an archive.
+PARAMETERS = "model/parameters.safetensors"
+_HEAD, _TABLE = "lm_head.weight", "embedding.wte"
+_FORMAT_NAMES = {
+    each.name.lower() if each.numpy_dtype is None else each.numpy_dtype.name: each.name
+    for each in FORMAT_DTYPES.values()
+}
+
+
+def check_loading(content: StoredContent) -> tuple[list[Finding], list[Finding]]:
+    """Hold the weights of a model against what describes it.
+
+    Args:
+        content: open, as values tell whether a head is the token table.
+
+    Returns:
+        Problems: what ``from_pretrained``, ``mila import`` or ``load_model`` refuse; and notes: what they would
+        mention. A model that Mila does not have is a note: nothing is wrong with its files.
+    """
+    check = _CHECKS.get(content.kind)
+    if check is None or not content.tensors:
+        return [], []
+    try:
+        return [], [Finding(kind=FindingKind.MODEL, message=note) for note in check(content)]
+    except MilaError as error:
+        return [Finding(kind=FindingKind.NOT_LOADABLE, message=" ".join(str(error).split()))], []
+
+
+def header_tensors(content: StoredContent) -> HeaderTensors:
+    """The headers of safetensors files, as planning takes them."""
+    entries = {
+        name: TensorEntry(name, _FORMAT_NAMES[tensor.dtype], tensor.shape, tensor.begin, tensor.begin + tensor.nbytes)
+        for name, tensor in content.tensors.items()
+    }
+    return HeaderTensors(content.place, entries, content.aliases, content.metadata)
+
+
+def _check_folder(content: StoredContent) -> tuple[str, ...]:
+    config, file = content.config, content.config_file
+    if config is None or file is None:
+        return ()
+    model_type = config.get("model_type")
+    if model_type in CLIP_MODEL_TYPES:
+        return _check_text_encoder(content, config, file)
+    if isinstance(model_type, str) and model_type in ARCHITECTURES:
+        return _check_language_model(content, ARCHITECTURES[model_type], config, file)
+    known = ", ".join((*ARCHITECTURES, *CLIP_MODEL_TYPES))
+    return (f"names and shapes were not compared: Mila has {known}, the config is of {shown(model_type)}",)
+
+
+def _check_language_model(
+    content: StoredContent,
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    file: Path,
+) -> tuple[str, ...]:
+    reading = Reading(content.target, TargetKind.FOLDER, content.place.name)
+    target_of(reading, file, config)  # refuses what would take memory before its weights are looked at
+    found = architecture.interpret(config, file, {})
+    compared = compare(header_tensors(content), architecture, found.config, head_is_decided=False)
+    table = _table_beside_head(content, architecture, found.config)
+    notes = (*found.notes, *check_vocabulary(file.parent, found.config.vocab_size), *compared)
+    if table is None:
+        return notes
+    sides = [Side(content, content.tensors[name]) for name in (table, _HEAD)]
+    values = compare_values(*sides, tolerance=0.0)
+    if values.differing:
+        raise CheckpointError(
+            f"{file}: says that the head is the token table, and the weights have a {_HEAD} that differs from {table}; "
+            "pass tie_word_embeddings=False to use it, or True to use the table"
+        )
+    return (*notes, f"{_HEAD} equals {table}: loading keeps it once")
+
+
+def _table_beside_head(content: StoredContent, architecture: Architecture, config: LanguageModelConfig) -> str | None:
+    """The name of the token table, where the config ties the head to it and the file stores both."""
+    if not config.tie_word_embeddings or _HEAD not in content.tensors:
+        return None
+    network = architecture.network_class("model", config, dtype=np.dtype(np.float32))
+    names = architecture.names.resolve(network, {*content.tensors, *content.aliases})
+    table = names.pieces[_TABLE][0].name
+    if table not in content.tensors or incomparable(content.tensors[table], content.tensors[_HEAD]):
+        return None
+    return table
+
+
+def _check_text_encoder(content: StoredContent, config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
+    found = clip_text_folder(file.parent, dict(config), ())
+    network = found.network()
+    names = resolve_names(network, {*content.tensors, *content.aliases}, found.vision_layers)
+    LoadPlan(network, header_tensors(content), names)
+    return (*found.notes, *check_vocabulary(found.path, found.config.vocab_size), *names.notes)
+
+
+def _check_gguf(content: StoredContent) -> tuple[str, ...]:
+    """What ``mila import`` makes of the metadata, the names and the shapes."""
+    if "general.architecture" not in content.metadata or content.metadata.get("general.type", "model") != "model":
+        return ("names and shapes were not compared: the metadata describes no model",)
+    try:
+        with GgufSource(content.place) as source:
+            return describe_model(source).notes
+    except UnknownArchitectureError as error:
+        return (f"names and shapes were not compared: {error}",)
+
+
+def _check_archive(content: StoredContent) -> tuple[str, ...]:
+    """Whether the parameters are those of the network that the archive describes."""
+    config = content.config or {}
+    if PARAMETERS not in content.files:
+        return ()
+    if config.get("class") not in (GptTransformer.__name__, LlamaTransformer.__name__):
+        return (f"names and shapes were not compared: the network is a {shown(config.get('class'))}",)
+    network = load_architecture(content.place)
+    with SafetensorsFile(content.place / PARAMETERS) as source:
+        LoadPlan(network, source)
+    return ()
+
+
+_CHECKS: Mapping[ContentKind, Callable[[StoredContent], tuple[str, ...]]] = MappingProxyType(
+    {ContentKind.FOLDER: _check_folder, ContentKind.GGUF: _check_gguf, ContentKind.ARCHIVE: _check_archive}
+)

@@ -1,0 +1,356 @@
+"""``mila.planning.inspect``: what is in files is said exactly, and what is wrong with it is found."""
+
+from __future__ import annotations
+
+import json
+import tracemalloc
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from mila.errors import CheckpointError, ConfigurationError
+from mila.planning import inspect
+from mila.planning import stored_content as stored_content_module
+from mila.planning.inspection_report import ContentKind, FindingKind
+from mila.serialization import save_tensors
+from tests.gguf.gguf_bytes import Raw, gguf_bytes
+from tests.gguf.tiny_models import file_bytes as gguf_file_bytes
+from tests.gguf.tiny_models import rotary_model
+from tests.models.folder_cases import GOLDEN
+from tests.planning.stored_files import (
+    BFLOAT16,
+    checked,
+    golden_folder,
+    kinds,
+    only,
+    random_array,
+    write,
+    write_raw,
+)
+from tests.serialization.safetensors_bytes import entry, file_bytes
+from tests.serialization.test_safetensors_rejected import REJECTED
+
+MIXED = {
+    "wide": random_array(3, 5),
+    "half": random_array(7, dtype=BFLOAT16),
+    "ids": np.arange(4, dtype=np.int64),
+    "flag": np.array([True, False, True]),
+    "scalar": np.float64(2.5),
+    "nothing": np.empty((0, 4), np.float32),
+}
+
+
+# ---------------------------------------------------------------------- what is shown
+
+
+def test_a_file_is_described_to_the_byte(tmp_path: Path) -> None:
+    path = write(tmp_path / "mixed.safetensors", MIXED, {"format": "np"})
+    report = inspect(path)
+    assert (report.kind, report.metadata, report.checked) == (ContentKind.SAFETENSORS, {"format": "np"}, False)
+    rows = {row.name: row for row in report.tensors}
+    assert rows.keys() == MIXED.keys()
+    for name, array in MIXED.items():
+        array = np.asarray(array)
+        assert (rows[name].dtype, rows[name].shape) == (array.dtype.name, list(array.shape))
+        assert (rows[name].bytes, rows[name].elements) == (array.nbytes, array.size)
+        assert rows[name].file == "mixed.safetensors"
+    assert report.stored_bytes == report.selected_bytes == sum(np.asarray(each).nbytes for each in MIXED.values())
+    assert [(file.name, file.bytes, file.tensors) for file in report.files] == [(path.name, path.stat().st_size, 6)]
+    assert {total.dtype: (total.tensors, total.bytes) for total in report.totals} == {
+        "float32": (2, 60),
+        "int64": (1, 32),
+        "bfloat16": (1, 14),
+        "float64": (1, 8),
+        "bool": (1, 3),
+    }
+    assert [total.bytes for total in report.totals] == sorted((t.bytes for t in report.totals), reverse=True)
+    assert checked(path).problems == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "selected"),
+    [("*i*", ["wide", "ids", "nothing"]), ("hal", ["half"]), ("[fs]*", ["scalar", "flag"]), ("zz*", [])],
+)
+def test_a_pattern_selects_rows_and_what_is_summed(tmp_path: Path, pattern: str, selected: list[str]) -> None:
+    report = inspect(write(tmp_path / "mixed.safetensors", MIXED), names=pattern)
+    assert sorted(row.name for row in report.tensors) == sorted(selected)
+    assert report.selected_bytes == sum(np.asarray(MIXED[name]).nbytes for name in selected)
+    assert report.stored_tensors == len(MIXED)
+
+
+def test_rows_are_sorted(tmp_path: Path) -> None:
+    path = write(tmp_path / "mixed.safetensors", MIXED)
+    by_name = [row.name for row in inspect(path, sort="name").tensors]
+    by_bytes = [row.bytes for row in inspect(path, sort="bytes").tensors]
+    assert by_name == sorted(MIXED)
+    assert by_bytes == sorted(by_bytes, reverse=True)
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in GOLDEN.iterdir() if path.is_dir()), ids=lambda path: path.name
+)
+def test_folders_of_transformers_have_no_problems(folder: Path) -> None:
+    report = checked(folder)
+    assert (report.kind, report.problems) == (ContentKind.FOLDER, [])
+    assert report.config == json.loads((folder / "config.json").read_text())
+    assert sum(file.bytes for file in report.files) == sum(file.stat().st_size for file in folder.glob("*.safetensors"))
+    assert {row.file for row in report.tensors} == {file.name for file in folder.glob("*.safetensors")}
+
+
+def test_an_index_is_shown_like_its_folder() -> None:
+    folder = GOLDEN / "llama_tied_llama3"
+    whole, index = inspect(folder), inspect(folder / "model.safetensors.index.json")
+    assert (index.kind, index.config) == (ContentKind.INDEX, None)
+    assert (index.tensors, index.files) == (whole.tensors, whole.files)
+
+
+def test_other_names_are_shown(tmp_path: Path) -> None:
+    path = tmp_path / "tied.safetensors"
+    table = random_array(4, 2)
+    save_tensors(path, {"table": table, "head": table})
+    report = inspect(path, names="head")
+    assert report.aliases == {"head": "table"}
+    assert [(row.name, row.aliases) for row in report.tensors] == [("table", ["head"])]
+    assert "mila.aliases" not in report.metadata
+
+
+def test_a_gguf_file_is_shown_with_its_types(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    metadata, tensors = rotary_model()
+    blocks = Raw(2, (4, 64), bytes(4 * 2 * 18))
+    path.write_bytes(gguf_bytes(metadata, {**tensors, "blocks": blocks}))
+    report = inspect(path)
+    rows = {row.name: row for row in report.tensors}
+    assert report.kind is ContentKind.GGUF
+    assert (rows["blocks"].dtype, rows["blocks"].bytes, rows["blocks"].elements) == ("q4_0", 144, 256)
+    assert rows["token_embd.weight"].shape == list(tensors["token_embd.weight"].shape)
+    assert report.metadata["general.architecture"] == "llama"
+    assert report.metadata["tokenizer.ggml.tokens"] == "an array of 261 texts"
+    assert report.metadata["tokenizer.ggml.add_bos_token"] == "false"
+
+
+def test_a_config_is_shown_by_itself() -> None:
+    path = GOLDEN / "gpt2_tied" / "config.json"
+    report = checked(path)
+    assert (report.kind, report.tensors, report.problems) == (ContentKind.CONFIG, [], [])
+    assert report.config == json.loads(path.read_text())
+
+
+def test_packed_elements_are_counted(tmp_path: Path) -> None:
+    tensors = {"w": ("F4", [3, 2], b"\x12\x34\x56"), "w_scale": ("F8_E8M0", [1], b"\x7f")}
+    report = checked(write_raw(tmp_path / "packed.safetensors", tensors))
+    assert [(row.dtype, row.elements, row.bytes) for row in report.tensors] == [("f4", 6, 3), ("float8_e8m0fnu", 1, 1)]
+    assert report.problems == []
+
+
+# ---------------------------------------------------------------------- what is malformed
+
+
+@pytest.mark.parametrize("fault", REJECTED)
+def test_a_malformed_file_is_one_error(tmp_path: Path, fault: str) -> None:
+    content, message = REJECTED[fault]
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(CheckpointError) as caught:
+        inspect(path)
+    assert message in str(caught.value)
+    assert str(caught.value).startswith(f"{path}: ")
+    assert "\n" not in str(caught.value)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1])
+
+
+def lengthen(path: Path) -> None:
+    path.write_bytes(path.read_bytes() + b"\0")
+
+
+def remove(path: Path) -> None:
+    path.unlink()
+
+
+@pytest.mark.parametrize("damage", [cut, lengthen, remove])
+def test_a_damaged_shard_is_one_error(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    folder = golden_folder("llama_tied_llama3", tmp_path)
+    damage(folder / "model-00002-of-00003.safetensors")
+    with pytest.raises(CheckpointError, match=r"model-00002-of-00003\.safetensors"):
+        inspect(folder)
+
+
+def test_a_cut_gguf_file_is_one_error(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_file_bytes(rotary_model())[:-100])
+    with pytest.raises(CheckpointError, match="incomplete download"):
+        inspect(path)
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "message"),
+    [
+        ("nothing", {}, "got nothing of that name"),
+        ("", {}, "expected the name of a file or a folder"),
+        (7, {}, "expected the name of a file or a folder"),
+        ("text.txt", {}, "got a file of another kind"),
+        ("text.txt", {"sort": "size"}, "expected one of file, name, bytes"),
+        ("text.txt", {"names": ""}, "expected a pattern"),
+    ],
+)
+def test_wrong_arguments_are_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, target: Any, options: dict[str, Any], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "text.txt").write_text("a text")
+    with pytest.raises(ConfigurationError, match=message):
+        inspect(target, **options)
+
+
+def test_a_folder_without_weights_says_what_is_there(tmp_path: Path) -> None:
+    (tmp_path / "model.gguf").write_bytes(gguf_file_bytes(rotary_model()))
+    with pytest.raises(CheckpointError, match=r"name the file: .*model\.gguf"):
+        inspect(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2"}')
+    report = inspect(tmp_path)
+    assert (report.tensors, report.config) == ([], {"model_type": "gpt2"})
+    assert only(report.notes, FindingKind.TARGET).message.startswith("neither model.safetensors nor its index")
+
+
+# ---------------------------------------------------------------------- what values tell
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_planted_values_are_counted(tmp_path: Path, dtype: str) -> None:
+    array = random_array(600, 700).astype(BFLOAT16 if dtype == "bfloat16" else dtype)
+    array[0, 0] = array[599, 699] = np.nan
+    array[300, 1] = -np.inf
+    report = checked(write(tmp_path / "bad.safetensors", {"fine": random_array(4), "bad": array}))
+    (problem,) = report.problems
+    assert (problem.kind, problem.names, problem.count) == (FindingKind.NON_FINITE, ["bad"], 3)
+    assert problem.message == "'bad': 2 NaN and 1 infinite of 420,000 values"
+    assert checked(tmp_path / "bad.safetensors", names="fine").problems == []
+
+
+def test_narrow_floats_and_truth_values_are_looked_at(tmp_path: Path) -> None:
+    tensors = {
+        "w": ("F8_E4M3", [4], b"\x7f\xff\x01\x02"),
+        "w_scale": ("F32", [1], np.float32(1).tobytes()),
+        "v": ("F8_E5M2", [3], b"\x7c\xfc\x7f"),
+        "v_scale_inv": ("F32", [1], np.float32(2).tobytes()),
+        "mask": ("BOOL", [5], b"\0\1\2\xff\1"),
+        "bytes": ("U8", [5], b"\0\1\2\xff\1"),
+    }
+    report = checked(write_raw(tmp_path / "narrow.safetensors", tensors))
+    assert {problem.names[0]: (problem.kind, problem.count) for problem in report.problems} == {
+        "w": (FindingKind.NON_FINITE, 2),
+        "v": (FindingKind.NON_FINITE, 3),
+        "mask": (FindingKind.INVALID_BOOLEAN, 2),
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "scale", "is_problem"),
+    [
+        ("proj.weight", "proj.weight_scale", False),
+        ("proj.weight", "proj.weight_scale_inv", False),
+        ("proj.weight", "proj.scale_weight", False),
+        ("wte", "wte_scale", False),
+        ("proj.weight", "proj.input_scale", True),
+        ("proj.weight", "other.weight_scale", True),
+        ("experts.up", "experts.down_scale", True),
+    ],
+)
+def test_narrow_floats_need_their_scales(tmp_path: Path, name: str, scale: str, is_problem: bool) -> None:
+    for dtype, content in (("F8_E4M3", b"\1\2"), ("F4", b"\1"), ("F8_E5M2", b"\1\2")):
+        tensors = {name: (dtype, [2], content), scale: ("F32", [1], bytes(4))}
+        problems = inspect(write_raw(tmp_path / "scaled.safetensors", tensors)).problems
+        assert kinds(problems) == [FindingKind.NO_SCALE] * is_problem
+
+
+def test_the_same_bytes_under_several_names_are_found(tmp_path: Path) -> None:
+    table, other = random_array(50, 8), random_array(50, 8)
+    tensors = {"table": table, "head": table, "other": other, "ones": np.ones(9), "more_ones": np.ones(9)}
+    tensors |= {"same_values": table.astype(np.float64)}
+    report = checked(write(tmp_path / "twice.safetensors", tensors))
+    note = only(report.notes, FindingKind.STORED_TWICE)
+    assert (sorted(note.names), note.bytes) == (["head", "table"], table.nbytes)
+    assert report.problems == []
+
+
+def test_blocks_of_a_gguf_file_are_looked_at(tmp_path: Path) -> None:
+    pytest.importorskip("gguf")
+    path = tmp_path / "model.gguf"
+    scales = np.array([1, np.nan, np.inf, 0.5], "<f2")
+    blocks = b"".join(scale.tobytes() + bytes([0x21] * 16) for scale in scales)
+    path.write_bytes(gguf_bytes({}, {"blocks": Raw(2, (2, 64), blocks), "plain": np.array([1, np.nan], np.float32)}))
+    found = {problem.names[0]: problem.count for problem in checked(path).problems}
+    assert found == {"blocks": 64, "plain": 1}
+
+
+def test_bytes_behind_the_tensors_of_a_gguf_file_are_noted(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_file_bytes(rotary_model()) + bytes(1 << 20))
+    assert only(inspect(path).notes, FindingKind.UNCLAIMED).bytes == 1 << 20
+
+
+# ---------------------------------------------------------------------- while it is read
+
+
+def test_a_file_truncated_while_it_is_read_is_one_error(tmp_path: Path) -> None:
+    path = write(tmp_path / "large.safetensors", {"a": random_array(1 << 20), "b": random_array(1 << 20)})
+    size = path.stat().st_size
+
+    def truncate(done: int, total: int) -> None:
+        with path.open("r+b") as file:
+            file.truncate(size // 2)
+
+    with pytest.raises(CheckpointError, match=r"large\.safetensors: expected .* (truncated|changed)"):
+        checked(path, on_progress=truncate)
+
+
+def test_progress_ends_at_the_number_of_bytes(tmp_path: Path) -> None:
+    path = write(tmp_path / "two.safetensors", {"a": random_array(1 << 20), "b": random_array(3)})
+    seen: list[tuple[int, int]] = []
+    checked(path, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == ((1 << 22) + 12, (1 << 22) + 12)
+    assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+    assert len(seen) >= 3
+
+
+def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
+    peaks = []
+    for elements in (1 << 21, 1 << 23):
+        path = tmp_path / f"{elements}.safetensors"
+        header = {
+            name: entry("F32", [elements], 4 * elements * i, 4 * elements * (i + 1)) for i, name in enumerate("ab")
+        }
+        path.write_bytes(file_bytes(header, np.arange(2 * elements, dtype=np.float32).tobytes()))
+        tracemalloc.start()
+        try:
+            checked(path)
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < peaks[0] + (1 << 16)
+    assert peaks[1] < 6 * stored_content_module.TILE_BYTES
+
+
+def test_every_narrow_pattern_is_what_ml_dtypes_says(tmp_path: Path) -> None:
+    """All 256 bytes of every FP8 format."""
+    formats = {
+        "F8_E4M3": ml_dtypes.float8_e4m3fn,
+        "F8_E5M2": ml_dtypes.float8_e5m2,
+        "F8_E4M3FNUZ": ml_dtypes.float8_e4m3fnuz,
+        "F8_E5M2FNUZ": ml_dtypes.float8_e5m2fnuz,
+        "F8_E8M0": ml_dtypes.float8_e8m0fnu,
+    }
+    every = bytes(range(256))
+    for name, dtype in formats.items():
+        tensors = {"w": (name, [256], every), "w_scale": ("F32", [1], bytes(4))}
+        values = np.frombuffer(every, dtype).astype(np.float64)
+        expected = int(np.count_nonzero(~np.isfinite(values)))
+        problems = checked(write_raw(tmp_path / f"{name}.safetensors", tensors)).problems
+        assert sum(problem.count or 0 for problem in problems) == expected > 0

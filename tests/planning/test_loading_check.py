@@ -1,0 +1,78 @@
+"""What ``mila inspect --check`` says of models: what loading would refuse, and nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from mila.planning import inspect
+from mila.planning.inspection_report import FindingKind
+from tests.gguf.gguf_bytes import gguf_bytes
+from tests.gguf.tiny_models import rotary_model
+from tests.planning.stored_files import change_config, checked, golden_folder, kinds, messages, only, write
+
+
+def without(folder: Path, name: str, **others: Any) -> None:
+    """Write the weights of a folder again, without one tensor and with others."""
+    tensors = load_file(folder / "model.safetensors")
+    tensors.pop(name, None)
+    write(folder / "model.safetensors", {**tensors, **others})
+
+
+@pytest.mark.parametrize(
+    ("name", "others", "words"),
+    [
+        ("model.norm.weight", {}, "missing"),
+        ("", {"stray": np.ones(3, np.float32)}, "unexpected"),
+        ("", {"model.norm.weight": np.ones(5, np.float32)}, "shape"),
+        ("", {"model.norm.weight": np.ones(12, np.int32)}, "int32"),
+    ],
+)
+def test_what_loading_refuses_is_a_problem(tmp_path: Path, name: str, others: dict[str, Any], words: str) -> None:
+    folder = golden_folder("llama_grouped", tmp_path)
+    without(folder, name, **others)
+    assert inspect(folder).problems == []
+    problem = only(checked(folder).problems, FindingKind.NOT_LOADABLE)
+    assert words in problem.message.lower()
+
+
+def test_a_head_that_is_not_the_table_it_is_tied_to_is_a_problem(tmp_path: Path) -> None:
+    folder = golden_folder("qwen2_tied", tmp_path)
+    table = load_file(folder / "model.safetensors")["model.embed_tokens.weight"]
+    without(folder, "", **{"lm_head.weight": table})
+    report = checked(folder)
+    assert report.problems == []
+    assert only(report.notes, FindingKind.STORED_TWICE).bytes == table.nbytes
+    assert "lm_head.weight equals model.embed_tokens.weight: loading keeps it once" in messages(report.notes)
+    without(folder, "", **{"lm_head.weight": table + 1})
+    assert "differs from model.embed_tokens.weight" in only(checked(folder).problems, FindingKind.NOT_LOADABLE).message
+
+
+def test_a_config_that_is_refused_is_a_problem_and_an_unknown_model_is_not(tmp_path: Path) -> None:
+    folder = golden_folder("llama_grouped", tmp_path)
+    change_config(folder, hidden_act="swish2")
+    assert "hidden_act" in only(checked(folder).problems, FindingKind.NOT_LOADABLE).message
+    change_config(folder, model_type="bert")
+    report = checked(folder)
+    assert report.problems == []
+    assert "the config is of 'bert'" in only(report.notes, FindingKind.MODEL).message
+
+
+def test_a_gguf_file_is_held_against_its_metadata(tmp_path: Path) -> None:
+    path = tmp_path / "model.gguf"
+    metadata, tensors = rotary_model()
+    path.write_bytes(gguf_bytes(metadata, tensors))
+    assert checked(path).problems == []
+    lacking = {name: array for name, array in tensors.items() if name != "blk.1.ffn_up.weight"}
+    path.write_bytes(gguf_bytes(metadata, lacking))
+    assert "blk.1.ffn_up.weight" in only(checked(path).problems, FindingKind.NOT_LOADABLE).message
+    for other in ({"general.architecture": "mamba"}, {"general.type": "adapter"}, {"general.architecture": "llama"}):
+        path.write_bytes(gguf_bytes(other, tensors))
+        found = checked(path)
+        assert kinds([*found.problems, *found.notes]) == [
+            FindingKind.NOT_LOADABLE if other == {"general.architecture": "llama"} else FindingKind.MODEL
+        ]
