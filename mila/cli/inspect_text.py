@@ -25,7 +25,6 @@ _KINDS = {
     ContentKind.INDEX: "index of safetensors files",
     ContentKind.GGUF: "GGUF file",
     ContentKind.ARCHIVE: "archive of Mila",
-    ContentKind.HUB: "model of the hub",
 }
 _OUTCOMES = {
     TensorOutcome.IDENTICAL: "identical",
@@ -41,7 +40,7 @@ _OUTCOMES = {
 
 
 def inspection_text(report: InspectionReport) -> str:
-    """What it is, files, tensors, totals, other names, problems, notes; metadata and config where no tensor is chosen."""
+    """What it is, files, tensors, totals, other names, problems, notes; where none are chosen, metadata and config."""
     parts = [_heading(report), _files(report), _tensors(report), _totals(report)]
     chosen = {row.name for row in report.tensors}
     aliases = [f"{printable(alias)} = {printable(name)}" for alias, name in report.aliases.items() if name in chosen]

@@ -52,8 +52,8 @@ def compare(
         on_progress: called with the bytes that were read, and with those to read.
 
     Raises:
-        ConfigurationError: an argument that is none, a target that is no file of these kinds, two targets that have
-            nothing in common, or values of a target that has only headers.
+        ConfigurationError: an argument that is none, a target that is no file of these kinds, or a config beside what
+            has none.
         CheckpointError: a malformed or incomplete file, or one that changes while it is read.
     """
     is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
@@ -67,7 +67,6 @@ def _compare(
     a: StoredContent, b: StoredContent, *, values: bool, tolerance: float, on_progress: Progress | None
 ) -> ComparisonReport:
     has_configs = a.config is not None and b.config is not None
-    has_tensors = bool(a.tensors) and bool(b.tensors)
     is_config = [each.kind is ContentKind.CONFIG for each in (a, b)]
     if not has_configs and any(is_config):
         other = b if is_config[0] else a
@@ -78,8 +77,6 @@ def _compare(
         if a.tensors or b.tensors:
             notes.append("only the configs were compared: one side is a config")
     else:
-        if values and has_tensors and not (a.has_values and b.has_values):
-            raise ConfigurationError("values: of a model of the hub only headers are read; compare those alone")
         tensors.compare(values=values, on_progress=on_progress)
         if (a.kind is ContentKind.GGUF) is not (b.kind is ContentKind.GGUF):
             notes.append("GGUF files have names of their own: tensors are compared by name only")

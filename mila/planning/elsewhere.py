@@ -11,7 +11,7 @@ from mila.planning.request import Mode
 
 #: Resident memory of a process that has imported Mila, and constructed and planned a training step of GPT-2 124M.
 INTERPRETER_BYTES = 60_653_568
-#: By how much that grows over products of square matrices; in training, over the tall one of the gradient of a head too.
+#: By how much that grows over products of square matrices; in training, also over the tall one of a head's gradient.
 BLAS_BYTES = {Mode.INFERENCE: 6_262_784, Mode.TRAINING: 65_363_968}
 
 _MEASURED = "measured: CPython 3.11.7, NumPy 2.4.6, Linux, AMD EPYC (benchmarks.resident_baseline)"

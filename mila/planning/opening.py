@@ -20,6 +20,7 @@ from mila.planning.inspection_report import ContentKind
 from mila.planning.report import TargetKind
 from mila.planning.stored_content import Array, OpenFile, StoredContent, StoredTensor
 from mila.planning.target_files import kind_of, why_without_weights
+from mila.planning.targets import HUB_PREFIX
 from mila.serialization import (
     FORMAT_DTYPES,
     ArchiveReader,
@@ -67,7 +68,8 @@ def open_content(target: str | Path) -> StoredContent:
     with refusals(path, "could not be opened"):
         is_there = path.exists()
     if not is_there:
-        raise ConfigurationError(f"{path}: expected a file or a folder, got nothing of that name")
+        hint = "; models of the hub are planned, by `mila plan`" if target.startswith(HUB_PREFIX) else ""
+        raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got nothing of that name{hint}")
     if path.name == MANIFEST_NAME and not path.is_dir():
         path = path.parent
     kind = kind_of(path)

@@ -141,11 +141,6 @@ class StoredContent:
     notes: tuple[str, ...] = ()
     opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, repr=False)
 
-    @property
-    def has_values(self) -> bool:
-        """Whether values can be read: not of the hub, of which only headers are fetched."""
-        return self.kind is not ContentKind.HUB
-
     def read_into(self, tensor: StoredTensor, offset: int, target: Array) -> None:
         """Fill an array of bytes with those of a tensor from ``offset`` on.
 

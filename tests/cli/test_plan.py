@@ -79,9 +79,9 @@ def test_everything_is_said() -> None:
 def test_what_fits_and_what_would_make_it_fit(tmp_path: Path) -> None:
     config = random_config(Random(3), "gpt2") | {"n_positions": 512, "n_embd": 64, "n_head": 2, "n_layer": 2}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    asked = ("plan", tmp_path, "--mode", "training", "--budget", "100MiB")
+    asked = ("plan", tmp_path, "--mode", "training", "--budget", "156MiB")
     result = mila_here(*asked, "--batch", "48")
-    request = PlanRequest.model_validate({"mode": "training", "batch": 48, "budget": 100 << 20})
+    request = PlanRequest.model_validate({"mode": "training", "batch": 48, "budget": 156 << 20})
     report = plan(str(tmp_path), request)
     assert result.exit_code == 3
     limits = {limit.option: limit for limit in report.limits}

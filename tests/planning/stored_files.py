@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -51,6 +52,27 @@ def change_config(folder: Path, **fields: Any) -> None:
     path = folder / "config.json"
     config = json.loads(path.read_text()) | fields
     path.write_text(json.dumps({key: value for key, value in config.items() if value is not ...}))
+
+
+def truncate(path: Path) -> None:
+    """As a full disk or another writer would."""
+    with path.open("r+b") as file:
+        file.truncate(path.stat().st_size // 2)
+
+
+def touch(path: Path) -> None:
+    """Another time of the last change: the same bytes, as far as anybody knows."""
+    os.utime(path, ns=(0, 0))
+
+
+def replace(path: Path) -> None:
+    """Another file of the same size in its place."""
+    content = path.read_bytes()
+    path.unlink()
+    path.write_bytes(content)
+
+
+CHANGES = (truncate, touch, replace)
 
 
 def random_array(*shape: int, dtype: Any = np.float32) -> Array:

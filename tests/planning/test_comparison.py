@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import tracemalloc
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from mila.planning.stored_content import TILE_BYTES
 from mila.serialization import save_tensors
 from tests.gguf.gguf_bytes import Raw, gguf_bytes
 from tests.models.folder_cases import GOLDEN
-from tests.planning.stored_files import BFLOAT16, change_config, golden_folder, random_array, write, write_raw
+from tests.planning.stored_files import BFLOAT16, CHANGES, change_config, golden_folder, random_array, write, write_raw
 from tests.serialization.safetensors_bytes import entry, file_bytes
 
 SAME = {"format": "np"}
@@ -260,16 +261,15 @@ def test_what_cannot_be_compared_is_said(tmp_path: Path) -> None:
         compare(file, tmp_path / "bad.safetensors")
 
 
-def test_a_file_truncated_while_it_is_read_is_one_error(tmp_path: Path) -> None:
-    a = write(tmp_path / "a.safetensors", {"w": random_array(1 << 20)})
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("side", "ab")
+def test_a_file_that_changes_while_it_is_read_is_one_error(
+    tmp_path: Path, change: Callable[[Path], None], side: str
+) -> None:
+    a = write(tmp_path / "a.safetensors", {"w": random_array(1 << 19)})
     b = Path(shutil.copy(a, tmp_path / "b.safetensors"))
-
-    def truncate(done: int, total: int) -> None:
-        with b.open("r+b") as file:
-            file.truncate(1000)
-
-    with pytest.raises(CheckpointError, match=r"b\.safetensors: expected .* (truncated|changed)"):
-        compare(a, b, on_progress=truncate)
+    with pytest.raises(CheckpointError, match=rf"{side}\.safetensors: expected .* (truncated|changed)"):
+        compare(a, b, on_progress=lambda done, total: change(tmp_path / f"{side}.safetensors"))
 
 
 def test_memory_does_not_grow_with_the_files(tmp_path: Path) -> None:

@@ -23,6 +23,7 @@ from tests.gguf.tiny_models import rotary_model
 from tests.models.folder_cases import GOLDEN
 from tests.planning.stored_files import (
     BFLOAT16,
+    CHANGES,
     checked,
     golden_folder,
     kinds,
@@ -193,6 +194,7 @@ def test_a_cut_gguf_file_is_one_error(tmp_path: Path) -> None:
     ("target", "options", "message"),
     [
         ("nothing", {}, "got nothing of that name"),
+        ("hf://openai-community/gpt2", {}, "models of the hub are planned, by `mila plan`"),
         ("", {}, "expected the name of a file or a folder"),
         (7, {}, "expected the name of a file or a folder"),
         ("text.txt", {}, "got a file of another kind"),
@@ -299,16 +301,11 @@ def test_bytes_behind_the_tensors_of_a_gguf_file_are_noted(tmp_path: Path) -> No
 # ---------------------------------------------------------------------- while it is read
 
 
-def test_a_file_truncated_while_it_is_read_is_one_error(tmp_path: Path) -> None:
-    path = write(tmp_path / "large.safetensors", {"a": random_array(1 << 20), "b": random_array(1 << 20)})
-    size = path.stat().st_size
-
-    def truncate(done: int, total: int) -> None:
-        with path.open("r+b") as file:
-            file.truncate(size // 2)
-
+@pytest.mark.parametrize("change", CHANGES)
+def test_a_file_that_changes_while_it_is_read_is_one_error(tmp_path: Path, change: Callable[[Path], None]) -> None:
+    path = write(tmp_path / "large.safetensors", {"a": random_array(1 << 20)})
     with pytest.raises(CheckpointError, match=r"large\.safetensors: expected .* (truncated|changed)"):
-        checked(path, on_progress=truncate)
+        checked(path, on_progress=lambda done, total: change(path))
 
 
 def test_progress_ends_at_the_number_of_bytes(tmp_path: Path) -> None:

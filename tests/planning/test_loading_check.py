@@ -9,10 +9,14 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from mila.models import GptConfig, GptTransformer
 from mila.planning import inspect
 from mila.planning.inspection_report import FindingKind
+from mila.serialization import ArchiveMode, ModelArchive, read_json_object
+from mila.training import save_model
 from tests.gguf.gguf_bytes import gguf_bytes
 from tests.gguf.tiny_models import rotary_model
+from tests.models.clip_cases import CLIP_GOLDEN
 from tests.planning.stored_files import change_config, checked, golden_folder, kinds, messages, only, write
 
 
@@ -76,3 +80,30 @@ def test_a_gguf_file_is_held_against_its_metadata(tmp_path: Path) -> None:
         assert kinds([*found.problems, *found.notes]) == [
             FindingKind.NOT_LOADABLE if other == {"general.architecture": "llama"} else FindingKind.MODEL
         ]
+
+
+@pytest.mark.parametrize(
+    "folder", sorted(path for path in CLIP_GOLDEN.iterdir() if path.is_dir()), ids=lambda f: f.name
+)
+def test_text_encoders_are_held_against_their_config(folder: Path, tmp_path: Path) -> None:
+    assert checked(folder).problems == []
+    tensors = load_file(folder / "model.safetensors")
+    (tmp_path / "config.json").write_bytes((folder / "config.json").read_bytes())
+    name = next(name for name in tensors if name.endswith("token_embedding.weight"))
+    write(tmp_path / "model.safetensors", {each: array for each, array in tensors.items() if each != name})
+    assert name in only(checked(tmp_path).problems, FindingKind.NOT_LOADABLE).message
+
+
+def test_an_archive_is_held_against_its_architecture(tmp_path: Path) -> None:
+    network = GptTransformer("gpt", GptConfig(vocab_size=5, max_seq_len=4, embedding_dim=4, num_heads=1, num_layers=1))
+    save_model(tmp_path / "empty", network, mode=ArchiveMode.ARCHITECTURE)
+    report = checked(tmp_path / "empty")
+    assert (report.tensors, report.problems) == ([], [])
+    config = read_json_object(tmp_path / "empty" / "model" / "config.json")
+    for name, kind in (("GptTransformer", FindingKind.NOT_LOADABLE), ("Other", FindingKind.MODEL)):
+        path = tmp_path / name
+        with ModelArchive.create(path, ArchiveMode.WEIGHTS_ONLY) as archive, archive.scope("model"):
+            archive.write_json("config", {**config, "class": name})
+            archive.write_tensors("parameters", [("x", "F32", [1])], lambda w: w.write("x", np.ones(1, np.float32)))
+        report = checked(path)
+        assert kinds([*report.problems, *report.notes]) == [kind]
