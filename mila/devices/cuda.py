@@ -17,6 +17,7 @@ import numpy as np
 from mila.devices.cuda_sizes import CUDA_ALIGNMENT, STAGING_BUFFERS, STAGING_BYTES
 from mila.devices.device_id import DeviceId
 from mila.devices.kernel_files import Parameter, compile_options, kernels_of, source_text
+from mila.devices.launches import along_axes, check_sizes, passed, refuse_scalar
 from mila.devices.products import Products, fix_workspace
 from mila.devices.thread_bytes import ThreadBytes
 from mila.errors import DeviceError, DTypeError, ShapeError
@@ -28,10 +29,6 @@ from mila.kernels.signatures import Array, Kernels
 _LEAST_CUPY = 14
 #: The first compute capability that kernels are compiled for: 8.0.
 _LEAST_CAPABILITY = 80
-
-_MOST_THREADS = 1024
-_MOST_THREADS_ALONG = (1024, 1024, 64)
-_MOST_BLOCKS_ALONG = (2**31 - 1, 65535, 65535)
 
 
 class _Kernel:
@@ -245,8 +242,8 @@ class CudaDevice:
     ) -> None:
         """Queue a kernel; see :meth:`mila.kernels.cuda.family.Launcher.launch`."""
         found = self._kernels.get((source, kernel, dtype)) or self._load(source, kernel, dtype)
-        blocks, threads = _sizes(grid), _sizes(block)
-        self._check_sizes(found, blocks, threads, shared_bytes)
+        blocks, threads = along_axes(grid), along_axes(block)
+        check_sizes(found.name, blocks, threads, shared_bytes, self.most_shared_bytes)
         self._check_arguments(found, arguments)
         if 0 in blocks:
             return
@@ -255,7 +252,7 @@ class CudaDevice:
                 if shared_bytes > found.allowed_shared_bytes:
                     found.function.max_dynamic_shared_size_bytes = shared_bytes
                     found.allowed_shared_bytes = shared_bytes
-                found.function(blocks, threads, tuple(map(_passed, arguments)), shared_mem=shared_bytes)
+                found.function(blocks, threads, tuple(map(passed, arguments)), shared_mem=shared_bytes)
             except (cupy.cuda.driver.CUDADriverError, cupy.cuda.runtime.CUDARuntimeError) as error:
                 raise DeviceError(
                     f"{found.name}: {self.device_id} refused a grid of {blocks} blocks of {threads} threads with "
@@ -286,24 +283,6 @@ class CudaDevice:
             self._kernels[source, kernel, dtype] = loaded
             return loaded
 
-    def _check_sizes(
-        self, kernel: _Kernel, blocks: tuple[int, ...], threads: tuple[int, ...], shared_bytes: int
-    ) -> None:
-        for what, sizes, least, limits in (
-            ("blocks", blocks, 0, _MOST_BLOCKS_ALONG),
-            ("threads", threads, 1, _MOST_THREADS_ALONG),
-        ):
-            for axis, size, limit in zip("xyz", sizes, limits, strict=True):
-                if not least <= size <= limit:
-                    raise DeviceError(f"{kernel.name}: expected {least} to {limit:,} {what} along {axis}, got {size:,}")
-        count = threads[0] * threads[1] * threads[2]
-        if count > _MOST_THREADS:
-            raise DeviceError(f"{kernel.name}: expected at most {_MOST_THREADS} threads in a block, got {count}")
-        if not 0 <= shared_bytes <= self.most_shared_bytes:
-            raise DeviceError(
-                f"{kernel.name}: expected 0 to {self.most_shared_bytes:,} bytes of shared memory, got {shared_bytes:,}"
-            )
-
     def _check_arguments(self, kernel: _Kernel, arguments: Sequence[Argument]) -> None:
         if len(arguments) != len(kernel.parameters):
             raise DeviceError(f"{kernel.name}: expected {len(kernel.parameters)} arguments, got {len(arguments)}")
@@ -311,7 +290,7 @@ class CudaDevice:
             reason = (
                 self._refuse_pointer(parameter, argument)
                 if parameter.is_pointer
-                else _refuse_scalar(parameter, argument)
+                else refuse_scalar(parameter, argument)
             )
             if reason is not None:
                 raise DeviceError(f"{kernel.name}: argument {parameter.name!r} ({parameter.type}): {reason}")
@@ -385,24 +364,3 @@ def _include_option() -> tuple[str, ...]:
     """Where the headers of CUDA lie, as far as CuPy knows; from 14.2 on it adds those of wheels by itself."""
     path = cupy.cuda.get_cuda_path()
     return () if path is None else (f"-I{path}/include",)
-
-
-def _sizes(size: Size) -> tuple[int, int, int]:
-    along = (size,) if isinstance(size, int) else size
-    x, y, z = (*along, 1, 1)[:3]
-    return x, y, z
-
-
-def _passed(argument: Argument) -> Any:
-    """An argument as CuPy takes it: structures as arrays of one element."""
-    return np.asarray(argument) if isinstance(argument, np.void) else argument
-
-
-def _refuse_scalar(parameter: Parameter, argument: object) -> str | None:
-    if not isinstance(argument, np.generic):
-        return f"expected a NumPy scalar, got {type(argument).__name__}"
-    if parameter.dtype is None:
-        return None if isinstance(argument, np.void) else f"expected a structure, got {argument.dtype.name}"
-    if argument.dtype != parameter.dtype:
-        return f"expected {parameter.dtype.name}, got {argument.dtype.name}"
-    return None

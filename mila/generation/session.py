@@ -56,6 +56,7 @@ class DecodingSession:
         self._vocabulary = schedule.shapes[schedule.outputs[0]][-1]
         self._dtype = schedule.options.dtype
         self._chunk_ids = np.zeros(self._built_rows * self._chunk, np.int32)
+        self._device_ids = network.device.to_device(self._chunk_ids)  # on the CPU these are the same array
         self._tokens = np.zeros((self._built_rows, self._context_length), np.int32)
         self._held = [0] * self._built_rows
         self._reused: tuple[int, ...] = ()
@@ -268,7 +269,7 @@ class DecodingSession:
         self._held[:rows] = starts
         position = Position(starts[0], lengths[0]) if rows == 1 else Position(starts, lengths)
         try:
-            logits = network.device.download(network.forward(network.device.to_device(ids), position=position))
+            logits = network.device.download(network.forward(self._on_device(network, ids), position=position))
         finally:
             self._seen = (execution.forward_runs, execution.parameter_loads)
         self._held[:rows] = [start + length for start, length in zip(starts, lengths, strict=True)]
@@ -277,6 +278,14 @@ class DecodingSession:
         for row, length in enumerate(lengths):
             self._last_logits[row] = logits[row, length - 1]
         return self._last_logits[:rows]
+
+    def _on_device(self, network: Network[Any], ids: NDArray[np.int32]) -> Array:
+        """``ids``, the first of a chunk, where the network reads them; nothing is allocated."""
+        if self._device_ids is self._chunk_ids:
+            return ids
+        place = self._device_ids[: ids.size].reshape(ids.shape)
+        network.device.upload(place, ids)
+        return place
 
 
 def _is_integer(value: Any) -> bool:

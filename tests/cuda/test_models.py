@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from mila.components import SoftmaxCrossEntropy
-from mila.core import BuildContext, Position, RuntimeMode, TrainingStep
+from mila.core import BuildContext, RuntimeMode, TrainingStep
 from mila.models import GptConfig, GptTransformer, LanguageModel, LlamaConfig, LlamaTransformer, from_pretrained
 from mila.training import AdamW, AdamWConfig
 from tests.cuda.test_components import NoRoom
@@ -110,11 +110,11 @@ def test_a_chunk_and_a_step_of_decoding_allocate_nothing(
     model = construct(CUDA)
     options: dict[str, Any] = {"initialize_parameters": True, "prefill_size": 3}
     model.build(BuildContext((2, 16), RuntimeMode.INFERENCE, **options))
-    chunk, token = (cuda.to_device(np.array(ids, np.int32)) for ids in ([[5, 1, 7], [9, 2, 0]], [[3], [4]]))
+    session = model.decoding_session
     monkeypatch.setattr(cuda, "pool", NoRoom())
-    model.forward(chunk, position=Position(0, [3, 2]))
-    for step in range(3):
-        model.forward(token, position=Position([3 + step, 2 + step]))
+    session.prefill([[5, 1, 7, 2], [9, 2]])
+    for _ in range(3):
+        session.step([3, 4])
     cuda.synchronize()
 
 

@@ -14,8 +14,8 @@ import pytest
 
 from mila.errors import CheckpointError, ConfigurationError
 from mila.planning import inspect
-from mila.planning import stored_content as stored_content_module
 from mila.planning.inspection_report import ContentKind, FindingKind
+from mila.planning.stored_content import TILE_BYTES
 from mila.serialization import save_tensors
 from tests.gguf.gguf_bytes import Raw, gguf_bytes
 from tests.gguf.tiny_models import file_bytes as gguf_file_bytes
@@ -282,6 +282,16 @@ def test_the_same_bytes_under_several_names_are_found(tmp_path: Path) -> None:
     assert report.problems == []
 
 
+@pytest.mark.parametrize("place", [5, -1, None])
+def test_only_tensors_of_one_value_are_no_twins(tmp_path: Path, place: int | None) -> None:
+    """One value that differs, in the first tile or in the last, makes a tensor worth storing once."""
+    array = np.zeros(TILE_BYTES // 4 + 100, np.float32)
+    if place is not None:
+        array[place] = 1
+    report = checked(write(tmp_path / "twice.safetensors", {"a": array, "b": array}))
+    assert kinds(report.notes) == ([] if place is None else [FindingKind.STORED_TWICE])
+
+
 def test_blocks_of_a_gguf_file_are_looked_at(tmp_path: Path) -> None:
     pytest.importorskip("gguf")
     path = tmp_path / "model.gguf"
@@ -332,7 +342,7 @@ def test_memory_does_not_grow_with_the_file(tmp_path: Path) -> None:
         finally:
             tracemalloc.stop()
     assert peaks[1] < peaks[0] + (1 << 16)
-    assert peaks[1] < 6 * stored_content_module.TILE_BYTES
+    assert peaks[1] < 6 * TILE_BYTES
 
 
 def test_every_narrow_pattern_is_what_ml_dtypes_says(tmp_path: Path) -> None:
