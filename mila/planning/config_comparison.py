@@ -16,6 +16,8 @@ from mila.planning.stored_content import StoredContent
 _BOOKKEEPING = frozenset({"_name_or_path", "name_or_path", "_commit_hash", "transformers_version"})
 #: The dtype of the weights; where there are weights, theirs are compared.
 _DTYPES = frozenset({"dtype", "torch_dtype"})
+#: What a field says that leaves it to a default.
+_UNSAID = frozenset({None, "null"})
 
 
 def compare_fields(a: Mapping[str, Any], b: Mapping[str, Any], *, counts: bool) -> list[FieldComparison]:
@@ -33,7 +35,8 @@ def compare_configs(a: StoredContent, b: StoredContent) -> tuple[list[FieldCompa
 
     Returns:
         The raw fields that differ, and those of the configs that Mila makes of them, or ``None`` where it makes none.
-        A raw field that one side lacks does not count where Mila makes the same of both: it spells out a default.
+        A raw field that one side lacks, or leaves null, does not count where Mila makes the same of both: the other
+        side spells out a default.
     """
     meanings = [_meaning(each) for each in (a, b)]
     effective = None
@@ -42,7 +45,7 @@ def compare_configs(a: StoredContent, b: StoredContent) -> tuple[list[FieldCompa
     free = _BOOKKEEPING | _DTYPES if a.tensors and b.tensors else _BOOKKEEPING
     raw = []
     for found in compare_fields(a.config or {}, b.config or {}, counts=True):
-        is_default = (found.a is None or found.b is None) and effective == []
+        is_default = not _UNSAID.isdisjoint((found.a, found.b)) and effective == []
         raw.append(found.model_copy(update={"counts": found.field not in free and not is_default}))
     return raw, effective
 

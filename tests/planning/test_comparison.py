@@ -223,6 +223,11 @@ def test_configs_differ_by_what_they_mean(tmp_path: Path) -> None:
         ("num_kv_heads", "1", "2"),
         ("norm_epsilon", "1e-06", "0.0001"),
     ]
+    assert [(each.field, each.counts) for each in report.config] == [
+        ("num_key_value_heads", True),
+        ("rms_norm_eps", True),
+        ("transformers_version", False),
+    ]
     assert not report.same
 
 
@@ -232,8 +237,7 @@ def test_a_default_that_is_spelled_out_is_none(tmp_path: Path) -> None:
     for name, value in (("a", {}), ("b", {"n_inner": 4 * config["n_embd"], "scale_attn_weights": True})):
         (tmp_path / f"{name}.json").write_text(json.dumps(config | value))
     report = compare(tmp_path / "a.json", tmp_path / "b.json")
-    assert report.effective_config == []
-    assert report.counts == {}
+    assert (report.same, report.effective_config, report.counts) == (True, [], {})
     assert {each.field for each in report.config} >= {"n_inner"}
 
 
