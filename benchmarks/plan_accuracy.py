@@ -89,7 +89,7 @@ def error_of(estimate: int, used: int) -> float:
 
 def rows_of(results: list[dict[str, Any]]) -> list[tuple[str, ...]]:
     """A row for each case."""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for result in results:
         mila, torch, errors = result["mila"], result["torch"], result["errors"]
         rows.append(

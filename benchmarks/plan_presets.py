@@ -83,7 +83,7 @@ def rows_of(result: dict[str, Any]) -> list[tuple[str, ...]]:
         *(result["preset"], f"{result['mode']}, {result['dtype']}"),
         *(f"{result['parameters']:,}", format_bytes(result["reserved_bytes"]), f"{off_line:,} B"),
     )
-    rows = [
+    rows: list[tuple[str, ...]] = [
         (
             *head,
             "all" if int(layers) == result["layers"] else f"{layers} of {result['layers']}",

@@ -20,6 +20,10 @@ class ShapeError(MilaError, ValueError):
     """A shape, a rank or a size that does not fit."""
 
 
+class UnaddressableError(ShapeError):
+    """Buffers of more bytes than any memory addresses."""
+
+
 class DTypeError(MilaError, TypeError):
     """A dtype that does not fit, or that may not be converted."""
 

@@ -62,6 +62,7 @@ class Publisher:
     def __init__(self, markdown: Path | None, json: Path | None) -> None:
         self._files = [(path, form) for path, form in ((markdown, markdown_report), (json, json_report)) if path]
         self.results: Sequence[PartResult] = ()
+        self._shown = ""
 
     def __call__(self, results: Sequence[PartResult]) -> None:
         """Take the results so far."""
@@ -71,7 +72,10 @@ class Publisher:
             print(last.heading, file=sys.stderr, flush=True)
         elif last.rows:
             what, measured, *_ = list(last.rows.values())[-1].cells
-            print(f"    {what}: {measured}", file=sys.stderr, flush=True)
+            line = f"    {what}: {measured}"
+            if line != self._shown:
+                print(line, file=sys.stderr, flush=True)
+            self._shown = line
         for path, form in self._files:
             path.write_text(form(results), encoding="utf-8")
 
@@ -83,8 +87,9 @@ def main(given: Sequence[str] | None = None) -> int:
     found = requirements.check()
     for remark in found.remarks:
         print(remark, file=sys.stderr)
-    if found.obstacle is not None:
-        print(found.obstacle, file=sys.stderr)
+    obstacle = found.obstacle or requirements.missing_device(arguments.device)
+    if obstacle is not None:
+        print(obstacle, file=sys.stderr)
         return 2
     chosen = arguments.only or [part.name for part in PARTS]
     parts = [part for part in PARTS if part.name in chosen and part.name not in arguments.skip]

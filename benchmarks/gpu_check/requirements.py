@@ -118,6 +118,17 @@ def check(import_module: Import = importlib.import_module) -> Check:
     return Check("\n".join(lines), tuple(remarks), names)
 
 
+def missing_device(name: str, import_module: Import = importlib.import_module) -> str | None:
+    """Why there is no such device, once CuPy can be imported; ``None`` where there is one."""
+    runtime = import_module("cupy").cuda.runtime
+    try:
+        count = runtime.getDeviceCount()
+    except runtime.CUDARuntimeError as error:
+        return f"{name}: found no CUDA device or driver on this machine ({error})"
+    index = int(name.partition(":")[2] or 0)
+    return None if index < count else f"{name}: does not exist on this machine, which has {count} CUDA devices"
+
+
 def _numbers(version: str) -> tuple[int, ...]:
     return tuple(map(int, re.findall(r"\d+", version)[:3]))
 

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from mila.cli.display import print_json
-from mila.cli.failures import USAGE, leave
+from mila.cli.failures import INTERRUPTED, USAGE, leave, one_line
 from mila.errors import ConfigurationError, MilaError
 from mila.planning.inspection_report import Refusal
 
@@ -30,7 +30,17 @@ class DocumentCommand(TyperCommand):
             if "--json" not in given:
                 raise
             message = str(getattr(error, "format_message", error.__str__)())
-            raise self.refuse(message, [part for part in given if not part.startswith("-")]) from error
+            raise self.refuse(message, self._targets(given)) from error
+
+    def _targets(self, given: Sequence[str]) -> list[str]:
+        """What is no option and no option's value."""
+        with_value = {name for each in self.params if not getattr(each, "is_flag", True) for name in each.opts}
+        before = ["", *given]
+        return [
+            part
+            for part, previous in zip(given, before, strict=False)
+            if not part.startswith("-") and previous not in with_value
+        ]
 
     def refuse(self, message: str, targets: Sequence[str]) -> typer.Exit:
         """Print the document, and return what ends the command."""
@@ -51,11 +61,13 @@ def refusals_of(targets: Sequence[str], as_json: bool, *, refused: int) -> Itera
     except MilaError as error:
         code = USAGE if isinstance(error, ConfigurationError) else refused
         raise _refused(code, str(error), targets, as_json) from error
+    except KeyboardInterrupt as error:
+        raise _refused(INTERRUPTED, "interrupted", targets, as_json) from error
 
 
 def _refused(code: int, message: str, targets: Sequence[str], as_json: bool) -> typer.Exit:
     if not as_json:
         return leave(code, message)
-    refusal = Refusal(targets=list(targets), message=" ".join(message.split()), exit_code=code)
+    refusal = Refusal(targets=list(targets), message=one_line(message), exit_code=code)
     print_json(refusal.model_dump(mode="json"))
     return typer.Exit(code)

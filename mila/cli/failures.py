@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable
 from typing import ParamSpec
@@ -34,6 +35,8 @@ _OPTIONS = {
     "min_p": "--min-p",
     "repetition_penalty": "--repetition-penalty",
 }
+
+_IGNORE = re.compile(r"pass ignore_fields=\['([\w.-]+)'\]")
 
 P = ParamSpec("P")
 
@@ -67,8 +70,13 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
 
 def leave(code: int, message: str) -> typer.Exit:
     """Print one line on standard error, and return what ends the command."""
-    print_note(f"mila: {' '.join(message.split())}")
+    print_note(f"mila: {one_line(message)}")
     return typer.Exit(code)
+
+
+def one_line(message: str) -> str:
+    """An error as the command line says it: on one line, and options by their names."""
+    return _IGNORE.sub(r"pass --ignore-fields \1", " ".join(message.split()))
 
 
 def options_line(error: ValidationError) -> str:

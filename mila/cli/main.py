@@ -20,11 +20,16 @@ _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 #: For commands that write text: about half a millisecond; and for all others, the least there is.
 _DECODING, _SHORTEST = "20", "4"
 _DECODING_COMMANDS = ("generate", "chat", "sample")
-_INTERRUPTED = 130
+_REFUSED, _INTERRUPTED = 1, 130
 
 
 def main() -> None:
     """Run the command line; a user's own setting of the variable stays."""
+    if sys.stderr is None:  # closed: nobody hears what is wrong
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stdout is None:  # closed, and the next file that is opened would take its place
+        sys.stderr.write("mila: standard output is closed: there is nowhere to print to\n")
+        sys.exit(_REFUSED)
     os.environ.setdefault(_TIMEOUT, _DECODING if sys.argv[1:2] and sys.argv[1] in _DECODING_COMMANDS else _SHORTEST)
     # Python's import machinery can swallow a KeyboardInterrupt, and the command would go on.
     interrupt = signal.signal(signal.SIGINT, _leave)

@@ -64,7 +64,7 @@ Sweep = Annotated[
     typer.Option(metavar="<option=values>", help="A table over context=1k..128k, batch=1,2,4, ...; repeatable."),
 ]
 Html = Annotated[Path | None, typer.Option(help="Write a page into this file, which ends in .html.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png.")]
+Plot = Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png, .svg or .pdf.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ListPresets = Annotated[
     bool, typer.Option("--list-presets", callback=list_presets, is_eager=True, help="Print the presets and leave.")

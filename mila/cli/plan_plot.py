@@ -67,7 +67,7 @@ def check_plot(path: Path | str) -> None:
     try:
         import matplotlib.figure  # noqa: F401
     except ImportError as error:
-        raise ConfigurationError("pictures need matplotlib: pip install 'mila[plot]'") from error
+        raise ConfigurationError("pictures need matplotlib: pip install matplotlib") from error
 
 
 def write_plot(report: PlanReport | SweepReport, path: Path | str) -> None:

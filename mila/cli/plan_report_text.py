@@ -19,7 +19,6 @@ from mila.planning.report import (
     TreeRow,
     Verdict,
 )
-from mila.planning.request import Mode
 
 WIDTH = 80
 #: Characters of the longest bar.
@@ -65,7 +64,7 @@ def heading(target: TargetSummary, choices: Choices, varied: Sequence[str] = ())
     """The model, and how it is built."""
     about = f"{target.model_type}, {target.parameters:,} parameters, {target.layers:,} layers"
     fixed = [
-        f"{choices.mode.value} on {choices.device}",
+        f"on {choices.device}" if "mode" in varied else f"{choices.mode.value} on {choices.device}",
         f"batch {choices.batch:,}",
         f"context {choices.context:,}",
         "" if choices.prefill is None or "context" in varied else f"prefill {choices.prefill:,}",
@@ -95,7 +94,6 @@ def verdict_line(verdict: Verdict) -> str:
 def _varying(part: str, varied: Sequence[str]) -> str:
     """``part`` itself where it stands for something that varies without saying its name."""
     unnamed = {
-        "mode": (Mode.INFERENCE.value, Mode.TRAINING.value),
         "dtype": ("float", "bfloat"),
         "quantize": ("quant",),
     }
@@ -138,7 +136,7 @@ def _limit_row(limit: Limit) -> str:
     if limit.value is None or limit.reserved_bytes is None:
         return f"{limit.option:<10}{'none fits':>12}"
     why = "  (the model's limit)" if limit.is_models_limit else ""
-    return f"{limit.option:<10}{limit.value:>12,}{limit.reserved_bytes:>22,} bytes{why}"
+    return f"{limit.option:<10}{limit.value:>12,} {limit.reserved_bytes:>21,} bytes{why}"
 
 
 def _remedies(report: PlanReport) -> str:

@@ -11,7 +11,7 @@ from mila.core.draft import Draft
 from mila.core.planned_build import Optimizer, PlannedBuild, Storage
 from mila.core.schedule import Schedule, Step
 from mila.core.wide_planning import WidePlanner
-from mila.errors import ConfigurationError, DeviceError, ShapeError
+from mila.errors import ConfigurationError, DeviceError, ShapeError, UnaddressableError
 from mila.memory.declarations import Category, Declaration, Lifetime, Over
 from mila.memory.placement import (
     PlacementRequest,
@@ -346,7 +346,8 @@ class Planner:
         ]
         total = sum(sizes.values()) + sum(request.size for request in requests)
         if total > _ADDRESSABLE:
-            raise ShapeError(f"{self._root.path}: the buffers take {total:,} bytes, more than any memory addresses")
+            got = f"{total:,} bytes, more than any memory addresses"
+            raise UnaddressableError(f"{self._root.path}: the buffers take {got}")
         place = place_by_lifetime if self._may_share else place_one_after_another
         offsets, sizes[TRANSIENT] = place(requests)
         for storage, offset in zip(transient, offsets, strict=True):

@@ -11,7 +11,7 @@ import numpy as np
 from mila.devices.device import Device
 from mila.devices.device_id import DeviceId, DeviceType
 from mila.devices.host import Host
-from mila.errors import ConfigurationError, DeviceError
+from mila.errors import ConfigurationError, DeviceError, DTypeError
 from mila.kernels.signatures import Array, Kernels
 
 #: More threads than this only wait for each other: NumPy holds the interpreter lock between calls.
@@ -87,12 +87,26 @@ class ExecutionContext:
         self.device.synchronize()
 
     def to_device(self, values: Array) -> Array:
-        """A copy of a NumPy array on the device, to give to ``forward``; on the CPU ``values`` itself."""
+        """A copy of a NumPy array on the device, to give to ``forward``; on the CPU ``values`` itself.
+
+        Raises:
+            DTypeError: something else than a NumPy array of numbers or truth values in this machine's byte order.
+        """
+        if not isinstance(values, np.ndarray):
+            raise DTypeError(f"to_device: expected a NumPy array, got {type(values).__name__}")
+        dtype = values.dtype
+        if dtype.kind in "OSUMmc" or dtype.names is not None or not dtype.isnative:
+            raise DTypeError(f"to_device: expected numbers in this machine's byte order, got dtype {dtype}")
         return self.device.to_device(values)
 
     def to_host(self, array: Array) -> Array:
-        """An array of the device in NumPy: a copy, but for the CPU, where it is ``array`` itself."""
-        return self.device.download(array)
+        """An array of the device in NumPy: a copy, but for the CPU, where it is ``array`` itself.
+
+        Raises:
+            DeviceError: an array of another device.
+            DTypeError: it is no array.
+        """
+        return self.device.download(self.device.as_array("to_host", array))
 
     def supports(self, dtype: np.dtype[Any]) -> bool:
         """Whether the kernels compute networks stored in ``dtype``."""
@@ -129,7 +143,7 @@ def _cuda_device(device_id: DeviceId) -> Device:
     except ImportError as error:
         raise DeviceError(
             f"device {device_id}: CUDA devices need CuPy, which could not be imported ({error}); install it with "
-            "pip install 'mila[cuda13]', or 'mila[cuda12]' for CUDA 12"
+            "pip install 'cupy-cuda13x[ctk]>=14.2', or 'cupy-cuda12x[ctk]>=14.2' for CUDA 12"
         ) from error
     return CudaDevice(device_id)
 

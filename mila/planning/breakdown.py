@@ -12,7 +12,8 @@ from mila.memory.plan import GRADIENTS, PARAMETERS, PERSISTENT, TRANSIENT
 from mila.memory.storage import align_up
 from mila.planning.report import FullestStep, Line, TreeRow
 
-_LABELS = {
+#: What the lines of a plan are called, in their order.
+LINE_LABELS = {
     "parameters": "Parameters",
     "gradients": "Gradients of parameters",
     "moments": "Optimizer moments",
@@ -35,7 +36,7 @@ _VALUES = (Lifetime.OUTPUT, Lifetime.SAVED)
 
 def lines_of(plan: MemoryPlan) -> list[Line]:
     """Lines that sum to ``plan.reserved_bytes``; lines of 0 bytes included, always in the same order."""
-    buffers: dict[str, list[PlannedBuffer]] = {key: [] for key in _LABELS}
+    buffers: dict[str, list[PlannedBuffer]] = {key: [] for key in LINE_LABELS}
     for buffer in plan.buffers:
         buffers[_key(buffer)].append(buffer)
     sizes = {key: sum(buffer.nbytes for buffer in found) for key, found in buffers.items()}
@@ -48,7 +49,7 @@ def lines_of(plan: MemoryPlan) -> list[Line]:
     details["alignment"] = f"offsets and bases at multiples of {plan.alignment}"
     return [
         Line(key=key, label=label, bytes=sizes[key], detail=details[key] if sizes[key] else "")
-        for key, label in _LABELS.items()
+        for key, label in LINE_LABELS.items()
     ]
 
 

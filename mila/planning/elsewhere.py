@@ -45,6 +45,11 @@ def known_bytes(lines: list[Elsewhere]) -> int:
     return sum(line.bytes for line in lines if line.is_counted and line.bytes is not None)
 
 
+def unknown_labels(lines: list[Elsewhere]) -> tuple[str, ...]:
+    """What comes out of the budget as well, and nobody measured."""
+    return tuple(line.label for line in lines if line.is_counted and line.bytes is None)
+
+
 def _line(key: str, label: str, size: int | None, source: str) -> Elsewhere:
     return Elsewhere(key=key, label=label, bytes=size, source=source)
 

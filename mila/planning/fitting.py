@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from itertools import combinations, islice
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from mila.planning.asking import Questions
 from mila.planning.budget import Budget
@@ -16,18 +16,18 @@ from mila.planning.searching import largest_within
 MOST_BATCH = 2**31 - 1
 #: Calls of fewer positions take a prompt in about as slowly as decoding does.
 _LEAST_PREFILL = 16
-#: One in so many of what was asked for.
+#: One in so many of what was asked for: less of the batch is drastic, and less of the context is no remedy.
 _DRASTIC = 8
-#: Remedies of two changes that are looked for.
-_MOST_PAIRS = 3
+#: Contexts of fewer positions are no remedy either.
+_LEAST_CONTEXT = 16
+#: Options that a remedy changes at most.
+MOST_CHANGES = 3
 #: What may change, the least intrusive first: results stay as they are, then lose precision, then become fewer.
 _CHANGES = {
     Mode.INFERENCE: ("prefill", "dtype", "quantize", "context", "batch"),
     Mode.TRAINING: ("batch", "dtype", "context", "optimizer"),
 }
-#: What would be another run altogether: never one of two changes.
-_ALONE = ("optimizer",)
-#: Of two changes, the one that comes first here is made first, and as far as it goes.
+#: Of several changes, the one that comes first here is made first, and as far as it goes.
 _ORDER = ("dtype", "quantize", "optimizer", "prefill", "batch", "context")
 _HALF_PRECISION = ("bfloat16", "float16")
 
@@ -41,17 +41,19 @@ def limits_of(questions: Questions, choices: Choices, budget: Budget) -> list[Li
 def remedies_of(questions: Questions, choices: Choices, budget: Budget) -> list[Remedy]:
     """Changes that make it fit, the least intrusive first.
 
-    Pairs of changes come first where no single one is enough, or only one that takes most of the context or batch away.
+    Pairs of changes come first where no single one is enough, or only one that takes most of the batch or the optimizer
+    away; where no pair is enough either, there are three changes.
     """
     fitting, changes = _Fitting(questions, budget), _CHANGES[choices.mode]
-    single = {change: made for change in changes if (made := fitting.least_changed(choices, change)) is not None}
-    pairs: list[tuple[tuple[str, ...], Choices]] = []
-    if all(_is_drastic(choices, made) for made in single.values()):
-        combined = [change for change in changes if change not in _ALONE]
-        made_pairs = ((pair, fitting.least_changed(choices, *pair)) for pair in combinations(combined, 2))
-        pairs = list(islice(((pair, made) for pair, made in made_pairs if made is not None), _MOST_PAIRS))
-    found = [*pairs, *(((change,), made) for change, made in single.items())]
-    return [fitting.remedy(choices, made, names) for names, made in found]
+    single = fitting.all_changed(choices, changes, 1)
+    if not all(_is_drastic(choices, made) for made in single.values()):
+        return [fitting.remedy(choices, made, names) for names, made in single.items()]
+    others = [change for change in changes if change != "optimizer" or (change,) not in single]
+    several: dict[tuple[str, ...], Choices] = {}
+    for count in range(2, MOST_CHANGES + 1):
+        if not several and (count == 2 or not single):
+            several = fitting.all_changed(choices, others, count)
+    return [fitting.remedy(choices, made, names) for names, made in (*several.items(), *single.items())]
 
 
 class _Fitting:
@@ -74,6 +76,12 @@ class _Fitting:
             reserved_bytes=self._questions.reserved_bytes(_with(choices, option, value)),
             is_models_limit=option == "context" and value == self._most[option],
         )
+
+    def all_changed(self, choices: Choices, changes: Sequence[str], count: int) -> dict[tuple[str, ...], Choices]:
+        """What fits with so many of these changes, by their names: those whose last one intrudes least first."""
+        indices = sorted(combinations(range(len(changes)), count), key=lambda chosen: chosen[::-1])
+        names = [tuple(changes[i] for i in chosen) for chosen in indices]
+        return {each: made for each in names if (made := self.least_changed(choices, *each)) is not None}
 
     def least_changed(self, choices: Choices, *changes: str) -> Choices | None:
         """What fits if these options may change; ``None`` where nothing does."""
@@ -111,7 +119,7 @@ class _Fitting:
         elif change == "batch":
             yield self._less_batch(choices)
         elif change == "context":
-            yield self._less(choices, "context")
+            yield self._less_context(choices)
         else:
             yield from _most_changed(self._questions, choices, change)
 
@@ -119,6 +127,13 @@ class _Fitting:
         asked: int = getattr(choices, option)
         value = self._largest(choices, option, asked)
         return None if value is None or value == asked else _with(choices, option, value)
+
+    def _less_context(self, choices: Choices) -> Choices | None:
+        """Never so few positions that it is another task."""
+        least = max(_LEAST_CONTEXT, -(-choices.context // _DRASTIC))
+        if choices.context <= least or not self._fits(_with(choices, "context", least)):
+            return None
+        return self._less(choices, "context")
 
     def _less_prefill(self, choices: Choices) -> Choices | None:
         """The largest power of two."""
@@ -183,9 +198,9 @@ def _half_precision(questions: Questions, choices: Choices) -> str:
 
 
 def _is_drastic(asked: Choices, made: Choices) -> bool:
-    """Whether less than an eighth of the context or of the batch is left, or no optimizer."""
-    tokens = made.batch * (made.accumulate or 1) * _DRASTIC < asked.batch * (asked.accumulate or 1)
-    return tokens or made.context * _DRASTIC < asked.context or made.optimizer is not asked.optimizer
+    """Whether less than an eighth of the batch is left, or no optimizer."""
+    is_less = made.batch * (made.accumulate or 1) * _DRASTIC < asked.batch * (asked.accumulate or 1)
+    return is_less or made.optimizer is not asked.optimizer
 
 
 def _with(choices: Choices, option: str, value: int | str) -> Choices:

@@ -27,7 +27,7 @@ _LARGEST_INFORMATION, _LARGEST_CONFIG, _LARGEST_INDEX = 16_000_000, 1_000_000, 1
 #: Of a shard, fewer than a million bytes are read: first what nearly every header fits in, then the rest of it.
 _FIRST_BYTES, _LARGEST_HEADER = 1 << 16, 900_000
 _LONGEST_INTEGER = 1000
-_PREFIX, _INSTALL = "hf://", "pip install 'mila[hub]'"
+_PREFIX, _INSTALL = "hf://", "pip install 'huggingface_hub>=1.0'"
 _MOST_SHARDS, _REQUESTS_AT_ONCE = 1000, 8
 
 
@@ -83,7 +83,7 @@ def _target_of(
     try:
         return target_of(reading, _path(place), raw, weights=weights, notes=notes)
     except CheckpointError as error:
-        raise CheckpointError(f"{_PREFIX}{error}") from None
+        raise type(error)(f"{_PREFIX}{error}") from None  # an unknown architecture stays one
 
 
 def _path(place: str) -> Path:

@@ -5,13 +5,13 @@
 
 from __future__ import annotations
 
-import json
 from typing import Annotated
 
 from pydantic import Field, TypeAdapter
 
 from mila.planning.comparison_report import ComparisonReport
 from mila.planning.inspection_report import InspectionReport, Refusal
+from mila.planning.schema import published
 
 #: Whatever happens, one of these is printed; ``event`` says which.
 Document = Annotated[InspectionReport | ComparisonReport | Refusal, Field(discriminator="event")]
@@ -19,10 +19,7 @@ Document = Annotated[InspectionReport | ComparisonReport | Refusal, Field(discri
 
 def schema_text() -> str:
     """The schema, the same bytes for the same models."""
-    schema = TypeAdapter(Document).json_schema(mode="serialization")
-    title = "mila inspect --json, mila compare --json"
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
-    return json.dumps({**head, **schema}, indent=2) + "\n"
+    return published("mila inspect --json, mila compare --json", TypeAdapter(Document))
 
 
 def read_document(text: str) -> InspectionReport | ComparisonReport | Refusal:

@@ -17,10 +17,11 @@ from mila.models.gguf_import.source import GgufSource
 from mila.models.hugging_face.folder import CONFIG_FILE
 from mila.models.hugging_face.weights import open_weights
 from mila.planning.inspection_report import ContentKind
+from mila.planning.presets import find_preset
 from mila.planning.report import TargetKind
 from mila.planning.stored_content import Array, OpenFile, StoredContent, StoredTensor
 from mila.planning.target_files import kind_of, why_without_weights
-from mila.planning.targets import HUB_PREFIX
+from mila.planning.targets import HUB_PREFIX, PRESET_PREFIX
 from mila.serialization import (
     FORMAT_DTYPES,
     ArchiveReader,
@@ -63,12 +64,15 @@ def open_content(target: str | Path) -> StoredContent:
         target = os.fspath(target)
     if not isinstance(target, str) or not target:
         raise ConfigurationError(f"target: expected the name of a file or a folder, got {shown(target)}")
+    if target.startswith((HUB_PREFIX, PRESET_PREFIX)):
+        got = "a model of the hub" if target.startswith(HUB_PREFIX) else "a preset"
+        raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got {got}, which `mila plan` plans")
     path = checked_path(target, "target")
     recover_folder(path)
     with refusals(path, "could not be opened"):
         is_there = path.exists()
     if not is_there:
-        hint = "; models of the hub are planned, by `mila plan`" if target.startswith(HUB_PREFIX) else ""
+        hint = "" if find_preset(target) is None else "; the preset of that name is for `mila plan`"
         raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got nothing of that name{hint}")
     if path.name == MANIFEST_NAME and not path.is_dir():
         path = path.parent

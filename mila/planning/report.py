@@ -136,6 +136,8 @@ class Verdict(Document):
         budget_bytes: what there is.
         budget_source: where that number is from.
         left_bytes: what is left of it; negative where it does not fit.
+        uncounted: labels of the lines of elsewhere that come out of the budget as well, and whose bytes nobody measured:
+            what fits does so without them.
     """
 
     outcome: Outcome
@@ -143,6 +145,7 @@ class Verdict(Document):
     budget_bytes: int | None
     budget_source: str
     left_bytes: int | None
+    uncounted: list[str]
 
 
 class Remedy(Document):
@@ -222,17 +225,21 @@ class PlanReport(Document):
 
 
 class SweepPoint(Document):
-    """One plan of a sweep: the options that vary, by name, and what it takes; ``problem`` where there is no plan."""
+    """One plan of a sweep: the options that vary, by name, and what it takes; ``problem`` where there is no plan.
+
+    ``needed_bytes`` are ``reserved_bytes`` and the known lines of elsewhere: what is compared with the budget.
+    """
 
     options: dict[str, int | str]
     reserved_bytes: int | None
+    needed_bytes: int | None
     lines: list[Line]
     outcome: Outcome
     problem: str | None = None
 
 
 class SweepReport(Document):
-    """Plans over ranges of options."""
+    """Plans over ranges of options; ``budget_source`` and ``uncounted`` are as in `Verdict`."""
 
     event: Literal["sweep"] = "sweep"
     version: Literal[1] = 1
@@ -240,6 +247,8 @@ class SweepReport(Document):
     choices: Choices
     varied: list[str]
     budget_bytes: int | None
+    budget_source: str
+    uncounted: list[str]
     points: list[SweepPoint]
 
 

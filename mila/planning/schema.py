@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
@@ -15,9 +15,13 @@ Document = Annotated[PlanReport | SweepReport | Failure, Field(discriminator="ev
 
 def schema_text() -> str:
     """The schema, the same bytes for the same models."""
-    schema = TypeAdapter(Document).json_schema(mode="serialization")
-    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "mila plan --json"}
-    return json.dumps({**head, **schema}, indent=2) + "\n"
+    return published("mila plan --json", TypeAdapter(Document))
+
+
+def published(title: str, documents: TypeAdapter[Any]) -> str:
+    """The schema of all documents that something prints, as the text of a file."""
+    head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": title}
+    return json.dumps({**head, **documents.json_schema(mode="serialization")}, indent=2) + "\n"
 
 
 def read_document(text: str) -> PlanReport | SweepReport | Failure:

@@ -8,8 +8,10 @@ from decimal import Decimal
 from mila.errors import ConfigurationError
 from mila.memory import format_bytes
 
-_BYTES = re.compile(r"([0-9]{1,20}(?:\.[0-9]{1,9})?) ?([a-z]*)", re.IGNORECASE | re.ASCII)
-_COUNT = re.compile(r"([0-9]{1,18})([km]?)", re.IGNORECASE | re.ASCII)
+_BYTES = re.compile(r"([0-9]{1,60}(?:\.[0-9]{1,9})?) ?([a-z]*)", re.IGNORECASE | re.ASCII)
+_COUNT = re.compile(r"([0-9]{1,60})([km]?)", re.IGNORECASE | re.ASCII)
+#: More bytes, and more of anything, than memory could ever hold.
+_MOST = (1 << 63) - 1
 #: Decimal and binary units, by their names in small letters.
 _UNITS = {
     "": 1,
@@ -29,7 +31,7 @@ def parse_bytes(what: str, text: str) -> int:
         text: the size.
 
     Raises:
-        ConfigurationError: no size, or a unit that could be either (``12G``).
+        ConfigurationError: no size, one of 8 EiB or more, or a unit that could be either (``12G``).
     """
     match = _BYTES.fullmatch(text.strip())
     if match is None or match[2].lower() not in _UNITS:
@@ -38,7 +40,7 @@ def parse_bytes(what: str, text: str) -> int:
             letter = match[2].upper()
             hint = f" (write {letter}iB for powers of 1024, {letter}B for powers of 1000)"
         raise ConfigurationError(f"{what}: expected a size such as 12GiB, 24GB or 8589934592, got {text!r:.60}{hint}")
-    return int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    return _at_most(what, int(Decimal(match[1]) * _UNITS[match[2].lower()]), text)
 
 
 def parse_count(what: str, text: str) -> int:
@@ -51,6 +53,12 @@ def parse_count(what: str, text: str) -> int:
     value = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     if value < 1:
         raise ConfigurationError(f"{what}: expected a number from 1 on, such as 4096 or 32k, got {text!r:.60}")
+    return _at_most(what, value, text)
+
+
+def _at_most(what: str, value: int, text: str) -> int:
+    if value > _MOST:
+        raise ConfigurationError(f"{what}: expected at most {_MOST:,}, got {text!r:.60}")
     return value
 
 

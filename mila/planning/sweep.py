@@ -60,23 +60,39 @@ def sweep(
             root, plan = questions.plan(wanted)
         except (ConfigurationError, DeviceError, ShapeError) as error:
             points.append(
-                SweepPoint(options=options, reserved_bytes=None, lines=[], outcome=Outcome.UNKNOWN, problem=str(error))
+                SweepPoint(
+                    options=options,
+                    reserved_bytes=None,
+                    needed_bytes=None,
+                    lines=[],
+                    outcome=Outcome.UNKNOWN,
+                    problem=str(error),
+                )
             )
             continue
         if choices is None:
             choices, summary = wanted, summary_of(named, root)
-        reserved = plan.reserved_bytes
+        reserved, room = plan.reserved_bytes, budget.in_mode(device, wanted.mode)
         points.append(
             SweepPoint(
                 options=options,
                 reserved_bytes=reserved,
+                needed_bytes=room.needed(reserved),
                 lines=lines_of(plan),
-                outcome=budget.in_mode(device, wanted.mode).outcome(reserved),
+                outcome=room.outcome(reserved),
             )
         )
     if choices is None or summary is None:
         raise ConfigurationError(f"sweep: none of {count:,} combinations can be built; the first: {points[0].problem}")
-    return SweepReport(target=summary, choices=choices, varied=list(ranges), budget_bytes=budget.size, points=points)
+    return SweepReport(
+        target=summary,
+        choices=choices,
+        varied=list(ranges),
+        budget_bytes=budget.size,
+        budget_source=budget.source,
+        uncounted=list(budget.uncounted),
+        points=points,
+    )
 
 
 def _checked_count(ranges: Mapping[str, Sequence[int | str]]) -> int:

@@ -68,8 +68,14 @@ def read_folder(reading: Reading, path: Path) -> Target:
     gguf = [name for name in names if name.lower().endswith(".gguf")]
     if CONFIG_FILE not in names and gguf:
         hint = f"name the file, such as {path / gguf[0]}"
-        raise refusal(path, expected=f"a model folder with {CONFIG_FILE}", got=f"GGUF files: {shown(gguf)}", hint=hint)
-    place, raw = read_raw_config(path)
+        got = f"GGUF files: {shown(gguf)}"
+        raise ConfigurationError(f"{path}: expected a model folder with {CONFIG_FILE}, got {got}; {hint}")
+    try:
+        place, raw = read_raw_config(path)
+    except CheckpointError as error:
+        if CONFIG_FILE in names:
+            raise
+        raise ConfigurationError(str(error)) from error  # nothing here is malformed
     if not any(name in (SINGLE_FILE_NAME, INDEX_NAME) or NUMBERED_SHARD.fullmatch(name) for name in names):
         return target_of(reading, place / CONFIG_FILE, raw, notes=(why_without_weights(names),))
     try:

@@ -10,7 +10,19 @@ import pytest
 import mila
 from tests.cli.commands import environment, mila_here, mila_process
 
-COMMANDS = ("train", "sample", "generate", "chat", "embed", "demo", "import", "network")
+COMMANDS = (
+    "plan",
+    "inspect",
+    "compare",
+    "train",
+    "sample",
+    "generate",
+    "chat",
+    "embed",
+    "demo",
+    "import",
+    "network",
+)
 PROBE = """
 import os, sys
 

@@ -13,6 +13,7 @@ import pytest
 
 from mila.memory import format_bytes
 from mila.planning import Failure, PlanReport, PlanRequest, SweepReport, plan
+from mila.planning.fitting import MOST_BATCH
 from mila.planning.presets import preset_names
 from mila.planning.schema import read_document
 from mila.planning.sweep import sweep
@@ -131,6 +132,17 @@ def test_a_sweep_is_a_table() -> None:
     assert result.exit_code == 0
 
 
+def test_a_sweep_names_the_device_whatever_varies() -> None:
+    result = mila_here("plan", "gpt2", "--sweep", "mode=inference,training", "--device", "cuda:3", *FIXED)
+    assert (result.exit_code, result.stdout.splitlines()[1].split(",")[0]) == (0, "on cuda:3")
+
+
+def test_the_columns_of_limits_stay_apart() -> None:
+    result = mila_here("plan", "gpt2", "--context", "8", "--budget", "9999999TiB")
+    rows = [row.split() for row in part(result.stdout, "The largest that fits").splitlines()[1:]]
+    assert [row[:2] for row in rows] == [["context", "1,024"], ["batch", f"{MOST_BATCH:,}"]]
+
+
 def test_a_sweep_says_what_cannot_be() -> None:
     result = mila_here("plan", "gpt2", "--sweep", "context=1k,2k", *FIXED)
     assert result.exit_code == 0
@@ -228,6 +240,12 @@ def test_wrong_usage_is_a_document_too(arguments: tuple[str, ...]) -> None:
     result = mila_here("plan", "--json", *arguments)
     assert (result.exit_code, result.stderr) == (2, "")
     assert isinstance(read_document(result.stdout), Failure)
+
+
+def test_of_wrong_usage_the_target_is_no_value_of_an_option() -> None:
+    code, found = document("--context", "32k", "--tree", "gpt2", "--nonsense")
+    assert isinstance(found, Failure)
+    assert (code, found.target) == (2, "gpt2")
 
 
 @pytest.mark.parametrize("content", ['{"model_type": "gpt2"', "[]", '{"model_type": "gpt2"}'])

@@ -34,7 +34,7 @@ def drawn(*shape: int, dtype: Any = np.float32, seed: int = 0) -> Any:
 def test_without_cupy_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, BACKEND)
     monkeypatch.setitem(sys.modules, "cupy", None)
-    with pytest.raises(DeviceError, match=r"device cuda:7: .*pip install 'mila\[cuda13\]', or 'mila\[cuda12\]'"):
+    with pytest.raises(DeviceError, match=r"device cuda:7: .*pip install 'cupy-cuda13x\[ctk\]>=14.2', or"):
         find_cuda_device(DeviceId.parse("cuda:7"))
 
 
@@ -277,3 +277,30 @@ def test_products_take_arrays_of_the_device(cuda: CudaDevice) -> None:
     square = np.zeros((2, 2), np.float32)
     with pytest.raises(DeviceError, match="expected b to be an array of cuda:0"):
         cuda.multiply(cuda.to_device(square), cuda.to_device(square), square)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        [1.0],
+        None,
+        np.array(["a"]),
+        np.array([None]),
+        np.zeros(2, [("a", "f4")]),
+        np.zeros(2, ">f4"),
+        np.zeros(2, "M8[s]"),
+    ],
+    ids=["list", "nothing", "text", "objects", "structures", "big endian", "times"],
+)
+def test_what_is_no_array_of_numbers_stays_here(values: Any, context: ExecutionContext) -> None:
+    with pytest.raises(DTypeError, match="to_device: expected"):
+        context.to_device(values)
+
+
+def test_an_array_that_is_not_there_does_not_come_back(context: ExecutionContext) -> None:
+    with pytest.raises(DeviceError, match="to_host: expected an array of cuda:0, got one of the CPU"):
+        context.to_host(np.zeros(2, np.float32))
+    with pytest.raises(DTypeError, match="to_device: expected a NumPy array, got ndarray"):
+        context.to_device(context.to_device(np.zeros(2, np.float32)))
+    with pytest.raises(DTypeError, match="to_host: expected an array, got list"):
+        context.to_host([1.0])  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -212,6 +213,36 @@ def test_without_what_is_needed_nothing_runs(
     assert capsys.readouterr().err == "old\nno cupy here\n"
 
 
+def test_without_a_device_nothing_runs(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(requirements, "check", lambda: requirements.Check(None, (), ()))
+    monkeypatch.setattr(requirements, "missing_device", lambda name: f"{name}: found no CUDA device")
+    assert command.main([]) == 2
+    assert capsys.readouterr().err == "cuda:0: found no CUDA device\n"
+
+
+class DriverError(RuntimeError):
+    """What CuPy's runtime raises."""
+
+
+@pytest.mark.parametrize(
+    ("name", "count", "expected"),
+    [
+        ("cuda:0", 1, None),
+        ("cuda:1", 1, "cuda:1: does not exist on this machine, which has 1 CUDA devices"),
+        ("cuda:0", None, "cuda:0: found no CUDA device or driver on this machine (no driver)"),
+    ],
+)
+def test_a_device_that_is_missing_is_named(name: str, count: int | None, expected: str | None) -> None:
+    def count_devices() -> int:
+        if count is None:
+            raise DriverError("no driver")
+        return count
+
+    runtime = SimpleNamespace(getDeviceCount=count_devices, CUDARuntimeError=DriverError)
+    cupy = SimpleNamespace(cuda=SimpleNamespace(runtime=runtime))
+    assert requirements.missing_device(name, lambda package: cupy) == expected
+
+
 def test_a_run_writes_its_files_and_answers_with_its_success(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -222,6 +253,7 @@ def test_a_run_writes_its_files_and_answers_with_its_success(
         return "finished"
 
     monkeypatch.setattr(requirements, "check", lambda: requirements.Check(None, (), ()))
+    monkeypatch.setattr(requirements, "missing_device", lambda name: None)
     monkeypatch.setattr(command, "launch_process", launch)
     files = ["--markdown", str(tmp_path / "table.md"), "--json", str(tmp_path / "table.json")]
     assert [command.main(["--only", name, *files]) for name in ("machine", "memory")] == [0, 1]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mila.planning import Mode, OptimizerKind, PlanReport, SweepReport
+from mila.planning.breakdown import LINE_LABELS
 from mila.planning.report import (
     Choices,
     Elsewhere,
@@ -201,17 +202,7 @@ def _target(name: str, layers: int, parameters: int) -> TargetSummary:
 
 
 def _lines(**sizes: int) -> list[Line]:
-    labels = {
-        "parameters": "Parameters",
-        "gradients": "Gradients of parameters",
-        "moments": "Optimizer moments",
-        "cache": "Key/value cache",
-        "tables": "Tables",
-        "persistent": "Other persistent state",
-        "transient": "Transient region",
-        "alignment": "Alignment",
-    }
-    return [Line(key=key, label=label, bytes=sizes.get(key, 0), detail="of it") for key, label in labels.items()]
+    return [Line(key=key, label=label, bytes=sizes.get(key, 0), detail="of it") for key, label in LINE_LABELS.items()]
 
 
 def _step(step: str, size: int, unshared: int) -> FullestStep:

@@ -299,3 +299,7 @@ def test_progress_ends_at_the_number_of_bytes(tmp_path: Path) -> None:
     compared(tmp_path, tensors, tensors, on_progress=lambda done, total: seen.append((done, total)))
     size = 2 * ((1 << 20) + 12)
     assert seen[-1] == (size, size)
+    tied = tmp_path / "tied.safetensors"
+    save_tensors(tied, {"w": tensors["w"], "again": tensors["w"]})
+    compare(tied, tied, on_progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (1 << 21, 1 << 21), "every pair of stored tensors is read once"

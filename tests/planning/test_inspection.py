@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from mila.errors import CheckpointError, ConfigurationError
-from mila.planning import inspect
+from mila.planning import inspect, opening
 from mila.planning.inspection_report import ContentKind, FindingKind
 from mila.planning.stored_content import TILE_BYTES
 from mila.serialization import save_tensors
@@ -29,6 +29,7 @@ from tests.planning.stored_files import (
     kinds,
     only,
     random_array,
+    replace,
     write,
     write_raw,
 )
@@ -316,6 +317,26 @@ def test_a_file_that_changes_while_it_is_read_is_one_error(tmp_path: Path, chang
     path = write(tmp_path / "large.safetensors", {"a": random_array(1 << 20)})
     with pytest.raises(CheckpointError, match=r"large\.safetensors: expected .* (truncated|changed)"):
         checked(path, on_progress=lambda done, total: change(path))
+
+
+@pytest.mark.parametrize(("kind", "ending"), [("SafetensorsFile", "safetensors"), ("GgufSource", "gguf")])
+def test_the_header_is_that_of_the_file_that_is_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str, ending: str
+) -> None:
+    """A file is replaced after it was opened, and before its header is parsed."""
+    path = write(tmp_path / "model.safetensors", {"a": random_array(3)})
+    if ending == "gguf":
+        path = tmp_path / "model.gguf"
+        path.write_bytes(gguf_file_bytes(rotary_model()))
+    parse = getattr(opening, kind)
+
+    def replace_and_parse(place: Path) -> Any:
+        replace(place)
+        return parse(place)
+
+    monkeypatch.setattr(opening, kind, replace_and_parse)
+    with pytest.raises(CheckpointError, match=rf"model\.{ending}: expected the file that was opened"):
+        inspect(path)
 
 
 def test_progress_ends_at_the_number_of_bytes(tmp_path: Path) -> None:

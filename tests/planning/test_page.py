@@ -132,6 +132,14 @@ def test_a_page_says_what_the_report_says(name: str) -> None:
         assert text in said
 
 
+def test_that_nothing_helps_is_said_where_something_was_looked_for() -> None:
+    tight = inference_report(budget=GIB).model_copy(update={"remedies": []})
+    assert tight.limits
+    words = "No change of one or two options makes it fit."
+    assert words in text_of(page_html(tight))
+    assert words not in text_of(page_html(tight.model_copy(update={"limits": []})))
+
+
 @pytest.mark.parametrize("name", ["inference", "training", "126 layers"])
 def test_a_page_has_a_row_for_every_component(name: str) -> None:
     report = REPORTS[name]

@@ -34,19 +34,13 @@ class Build(NamedTuple):
     layers: int | None = None
 
 
+#: About a gigabyte each at most; ``python -m benchmarks.plan_presets`` builds all that fit a machine.
 BUILDS = [
     Build("gpt2", "inference", "float32", 1, 1024),
-    Build("gpt2", "training", "float32", 1, 64),
     Build("smollm2-135m", "inference", "bfloat16", 2, 2048),
-    Build("smollm2-135m", "inference", "float32", 1, 512),
-    Build("smollm2-360m", "inference", "float16", 1, 256),
     Build("qwen2.5-0.5b", "inference", "bfloat16", 1, 1024),
-    *(Build("gpt2-xl", "training", "float32", 1, 32, layers) for layers in (2, 3)),
-    *(Build("llama-3.2-1b", "inference", "bfloat16", 1, 4096, layers) for layers in (2, 3)),
-    Build("llama-2-7b", "inference", "float16", 1, 128, 2),
-    *(Build("qwen2.5-3b", "inference", "bfloat16", 1, 512, layers) for layers in (2, 3)),
+    *(Build("smollm2-135m", "training", "float32", 1, 64, layers) for layers in (2, 3)),
     *(Build("qwen3-1.7b", "inference", "bfloat16", 1, 512, layers) for layers in (2, 3)),
-    *(Build("smollm2-360m", "training", "bfloat16", 2, 128, layers) for layers in (2, 3)),
 ]
 
 
@@ -71,7 +65,7 @@ def test_a_build_of_a_preset_takes_what_was_planned(case: Build) -> None:
 
 @pytest.mark.parametrize("name", preset_names())
 def test_every_layer_adds_the_same(name: str) -> None:
-    """All layers lie on the line through two and three, to the byte: so these may be built in place of a large model."""
+    """All layers lie on the line through two and three, to the byte: these may be built in place of a large model."""
     target = read_target(name)
     for request in REQUESTS:
         depths = (2, 3, target.config.num_layers)

@@ -112,7 +112,7 @@ def _check_dequantizable(kind: GgmlType, path: Path) -> None:
         import gguf
     except ImportError:
         raise CheckpointError(
-            f"{path}: tensors of type {kind.name} need the package gguf: pip install 'mila[gguf]'"
+            f"{path}: tensors of type {kind.name} need the package gguf: pip install gguf"
         ) from None
     block = np.zeros((1, kind.block_bytes), np.uint8)
     try:

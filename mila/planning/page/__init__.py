@@ -184,8 +184,8 @@ def _remedies(report: PlanReport) -> Markup | None:
     parts: list[Markup] = []
     if report.remedies:
         parts.append(element("ul", *(_remedy(report, remedy) for remedy in report.remedies), class_="remedies"))
-    elif report.verdict.outcome is Outcome.DOES_NOT_FIT:
-        parts.append(element("p", "No single change that was tried makes it fit."))
+    elif report.verdict.outcome is Outcome.DOES_NOT_FIT and report.limits:  # without limits nothing was looked for
+        parts.append(element("p", "No change of one or two options makes it fit."))
     if report.limits:
         limits = [element("li", *_limit(limit)) for limit in report.limits]
         title = element("h3", "The most that fits, everything else as asked")

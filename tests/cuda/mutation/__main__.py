@@ -9,8 +9,12 @@ import argparse
 import sys
 from pathlib import Path
 
+import mila.kernels.cuda
 from tests.cuda.mutation.trials import COUNT, SEED, Trial, processor_seconds, try_mutants, write
 from tests.emulator.toolchain import missing_tools
+
+#: The files that have mutants.
+KERNEL_FILES = sorted(path.name for path in Path(mila.kernels.cuda.__file__).parent.glob("*.cu*"))
 
 
 def main(arguments: list[str]) -> int:
@@ -25,6 +29,10 @@ def main(arguments: list[str]) -> int:
     reason = missing_tools()
     if reason is not None:
         parser.error(reason)
+    if unknown := sorted({*options.file} - {*KERNEL_FILES}):
+        parser.error(f"--file: no such kernel file: {', '.join(unknown)}; there are {', '.join(KERNEL_FILES)}")
+    if options.count < 1:
+        parser.error(f"--count: expected at least 1, got {options.count}")
 
     def tell(trial: Trial, done: int) -> None:
         verdict = trial.verdict
