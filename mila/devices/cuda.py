@@ -354,7 +354,8 @@ def _cublas(device_id: DeviceId) -> tuple[Any, Any]:
         return cupy.cuda.cublas, cupy.cuda.cublas.create()
     except ImportError as error:
         raise DeviceError(
-            f"device {device_id}: cuBLAS was not found ({error}); CuPy's extra ctk brings it: pip install 'cupy-cuda13x[ctk]', or 'cupy-cuda12x[ctk]'"
+            f"device {device_id}: cuBLAS was not found ({error}); CuPy's extra ctk brings it: "
+            "pip install 'cupy-cuda13x[ctk]', or 'cupy-cuda12x[ctk]'"
         ) from error
     except RuntimeError as error:
         raise DeviceError(f"device {device_id}: cuBLAS could not start: {error}") from error
