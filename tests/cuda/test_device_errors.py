@@ -49,7 +49,7 @@ def test_a_module_that_cannot_be_made_is_named(
     [
         (
             ImportError("libcublas.so.13"),
-            r"cuBLAS was not found \(libcublas.so.13\); CuPy's extra ctk brings it: pip install 'cupy-cuda13x\[ctk\]', or",
+            r"cuBLAS was not found \(libcublas.so.13\); CuPy's extra ctk brings it: pip install 'cupy-cuda13x\[ctk\]'",
         ),
         (RuntimeError("CUBLAS_STATUS_ALLOC_FAILED"), "cuBLAS could not start: CUBLAS_STATUS_ALLOC_FAILED"),
     ],

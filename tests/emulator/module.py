@@ -40,7 +40,7 @@ class Mode(Enum):
 
 
 #: Modules that hold the same template must not share its static variables, hence hidden names. A large frame must not
-#: step over the guard page below a stack, hence the protection.
+#: step over the guard page below a stack, hence the protection. What goes through a null pointer must stay to be found.
 COMMON_FLAGS = (
     "-g1",
     "-w",
@@ -49,6 +49,7 @@ COMMON_FLAGS = (
     "-fno-threadsafe-statics",
     "-fno-strict-aliasing",
     "-fwrapv",
+    "-fno-delete-null-pointer-checks",
     "-fstack-clash-protection",
 )
 COVERAGE_LINK_FLAGS = ("--coverage", "-Wl,--wrap=__gcov_exit")

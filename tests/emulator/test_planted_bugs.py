@@ -56,6 +56,7 @@ BUGS = (
     Bug("dynamic_shared_overrun", Kind.OUT_OF_BOUNDS, "256 bytes of dynamic shared memory", EVERYWHERE, 1, 256),
     Bug("dynamic_shared_read_overrun", Kind.OUT_OF_BOUNDS, "256 bytes of dynamic shared memory", EVERYWHERE, 1, 256),
     Bug("null_pointer", Kind.OUT_OF_BOUNDS, "a null pointer", EVERYWHERE),
+    Bug("constant_null_pointer", Kind.OUT_OF_BOUNDS, "a null pointer", EVERYWHERE),
     Bug("misaligned_vector_load", Kind.MISALIGNED, ""),
     Bug("uninitialised_element", Kind.UNINITIALISED, "read of what the block has not written"),
     Bug("uninitialised_sum", Kind.UNINITIALISED, "atomic operation of what the block has not written"),

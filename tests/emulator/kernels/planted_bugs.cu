@@ -112,6 +112,12 @@ extern "C" __global__ void null_pointer(float* y, const float* x, int count) {
   y[threadIdx.x] = nothing[threadIdx.x];  // BUG: null_pointer
 }
 
+extern "C" __global__ void constant_null_pointer(float* y, const float* x, int count) {
+  float* nothing = nullptr;
+  *nothing = x[0];  // BUG: constant_null_pointer
+  y[threadIdx.x] = count;
+}
+
 extern "C" __global__ void misaligned_vector_load(float* y, const float* x, int count) {
   const float* odd = x + 1 + 4 * (threadIdx.x % 4);
   const float4 four = *reinterpret_cast<const float4*>(odd);  // BUG: misaligned_vector_load
