@@ -83,6 +83,5 @@ CASES = {
         AccuracyCase("gpt2", Mode.TRAINING, context=256, batch=2, dtype="float32"),
         AccuracyCase("smollm2-135m", Mode.TRAINING, context=256, batch=2, dtype="float32"),
         AccuracyCase("qwen2.5-0.5b", Mode.TRAINING, context=128, batch=1, dtype="float32"),
-        AccuracyCase("qwen2.5-0.5b", Mode.TRAINING, context=128, batch=1, dtype="bfloat16"),
     )
 }

@@ -57,7 +57,7 @@ def inspection_text(report: InspectionReport) -> str:
 
 
 def comparison_text(report: ComparisonReport) -> str:
-    """All of a report: the two sides, what differs of tensors, metadata and configs, and whether they are the same."""
+    """All of a report: the two sides, notes, what differs of tensors, metadata and configs, and the verdict."""
     sides = [
         f"{letter}: {printable(side.target)} ({_KINDS[side.kind]}, {side.tensors:,} tensors, {_size(side.bytes)})"
         for letter, side in (("A", report.a), ("B", report.b))
@@ -66,11 +66,11 @@ def comparison_text(report: ComparisonReport) -> str:
     parts = [
         "\n".join(sides),
         _counts(report),
+        _block("Notes", map(printable, report.notes)),  # they may explain all that follows
         _block("Tensors that are not identical", _differences(report.tensors)),
         _block("Metadata", map(_difference, report.metadata)),
         _block("Config", map(_difference, report.config)),
         _block("What the configs mean to Mila", map(_difference, effective)),
-        _block("Notes", map(printable, report.notes)),
         _comparison_verdict(report),
     ]
     return "\n\n".join(part for part in parts if part)

@@ -26,7 +26,7 @@ _REFUSED, _INTERRUPTED = 1, 130
 def main() -> None:
     """Run the command line; a user's own setting of the variable stays."""
     if sys.stderr is None:  # closed: nobody hears what is wrong
-        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115, PTH123
     if sys.stdout is None:  # closed, and the next file that is opened would take its place
         sys.stderr.write("mila: standard output is closed: there is nowhere to print to\n")
         sys.exit(_REFUSED)

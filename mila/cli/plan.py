@@ -20,6 +20,7 @@ from mila.cli.display import print_json, print_text
 from mila.cli.documents import DocumentCommand
 from mila.cli.failures import DOES_NOT_FIT, INTERRUPTED, REFUSED, USAGE, leave, one_line, reports_errors
 from mila.cli.inspect_text import printable
+from mila.cli.plan_presets import presets_report, presets_table
 from mila.cli.plan_report_text import report_text, sweep_text
 from mila.errors import (
     CheckpointError,
@@ -55,7 +56,11 @@ class _Files:
 
         Raises:
             ConfigurationError: other endings, or files that are something else.
+            OSError: no folder to write into, or a folder of that name.
         """
+        for path in (self.html, self.plot):
+            if path is not None:
+                _require_place(path)
         if self.html is not None:
             from mila.planning.page import check_page
 
@@ -65,19 +70,34 @@ class _Files:
 
             check_plot(self.plot)
 
-    def write_page(self, report: PlanReport, sweep: SweepReport) -> None:
-        """Write the page, where there is to be one."""
+    def write(self, target: Target, request: PlanRequest, report: PlanReport | SweepReport, listen: Listener) -> None:
+        """Write what was asked for; a page asks for what the report does not have: a curve, or the first plan."""
         if self.html is not None:
             from mila.planning.page import write_page
 
-            write_page(report, self.html, sweep=sweep)
-
-    def write_plot(self, report: PlanReport | SweepReport) -> None:
-        """Draw the picture, where there is to be one."""
+            if isinstance(report, SweepReport):
+                first, table = plan_of(target, _first_of(request, report), on_question=listen), report
+            else:
+                first = report
+                table = sweep_of(target, request, {"context": _curve(report)}, on_question=listen)
+            write_page(first, self.html, sweep=table, of_sweep=isinstance(report, SweepReport))
         if self.plot is not None:
             from mila.cli.plan_plot import write_plot
 
             write_plot(report, self.plot)
+
+
+def _require_place(path: Path) -> None:
+    """Raise where no file of this name can be written."""
+    code, place = 0, path.parent
+    if path.is_dir():
+        code, place = errno.EISDIR, path
+    elif not place.is_dir():
+        code = errno.ENOTDIR if place.exists() else errno.ENOENT
+    elif not os.access(place, os.W_OK | os.X_OK):
+        code = errno.EACCES
+    if code:
+        raise OSError(code, os.strerror(code), str(place))
 
 
 class PlanCommand(DocumentCommand):
@@ -92,7 +112,7 @@ class PlanCommand(DocumentCommand):
 
 @reports_errors
 def plan(
-    target: options.TargetName,
+    target: options.TargetName = None,
     mode: options.ModeName = None,
     context: options.Context = None,
     batch: options.Batch = None,
@@ -115,9 +135,17 @@ def plan(
 ) -> None:
     """Say how much memory a model takes, exactly, whether that fits, and what would make it fit.
 
-    Exit codes: 0 fits, 3 does not fit, 2 cannot tell or wrong usage, 1 a file is refused.
+    Exit codes: 0 fits, 3 does not fit, 2 cannot tell (no budget, no config, an unknown model) or wrong usage, 1 a file
+    is malformed or cannot be written.
     """
-    with _failures(target, as_json):
+    with _failures(target or "", as_json):
+        if list_presets:
+            _print_presets(target, as_json)
+            return
+        if target is None:
+            raise ConfigurationError("target: expected a model, got none; `mila plan --help` says what it may be")
+        if sweep and tree:
+            raise ConfigurationError("--tree: is for one plan, got --sweep too")
         fields = {"mode": mode, "dtype": dtype, "quantize": quantize, "optimizer": optimizer}
         numbers = {"context": context, "batch": batch, "prefill": prefill, "accumulate": accumulate}
         ranges = _ranges(sweep or [], fields)
@@ -125,47 +153,35 @@ def plan(
         files = _Files(html, plot)
         files.check()
         found = read_target(target, tie_word_embeddings=tie_word_embeddings, ignore_fields=ignore_field or ())
+        report: PlanReport | SweepReport
         with _questions(quiet=as_json) as listen:
             if ranges:
-                swept = _sweep(found, request, ranges, files, listen)
+                report = sweep_of(found, request, ranges, on_question=listen)
             else:
-                planned = _plan(found, request, files, listen, search=search)
-    if ranges:
-        outcome = _best(swept)
-        _print_report(swept, sweep_text(swept), as_json)
-    else:
-        outcome = planned.verdict.outcome
-        _print_report(planned, report_text(planned, tree=tree), as_json)
+                report = plan_of(found, request, search=search, on_question=listen)
+        if not as_json:  # at once: a page that cannot be written takes no plan away
+            _print_lines(sweep_text(report) if isinstance(report, SweepReport) else report_text(report, tree=tree))
+        with _questions(quiet=as_json or files.html is None) as listen:
+            files.write(found, request, report, listen)
+        if as_json:
+            print_json(report.model_dump(mode="json"))
+    outcome = _best(report) if isinstance(report, SweepReport) else report.verdict.outcome
     if outcome is not Outcome.FITS:
         raise typer.Exit(DOES_NOT_FIT if outcome is Outcome.DOES_NOT_FIT else USAGE)
 
 
-def _plan(target: Target, request: PlanRequest, files: _Files, listen: Listener, *, search: bool) -> PlanReport:
-    """Plan, and write what was asked for."""
-    report = plan_of(target, request, search=search, on_question=listen)
-    if files.html is not None:
-        curve = sweep_of(target, request, {"context": _curve(report)}, on_question=listen)
-        files.write_page(report, curve)
-    files.write_plot(report)
-    return report
-
-
-def _sweep(
-    target: Target, request: PlanRequest, ranges: dict[str, list[int | str]], files: _Files, listen: Listener
-) -> SweepReport:
-    """Plan every combination, and write what was asked for."""
-    report = sweep_of(target, request, ranges, on_question=listen)
-    if files.html is not None:
-        files.write_page(plan_of(target, _first_of(request, report), on_question=listen), report)
-    files.write_plot(report)
-    return report
-
-
-def _print_report(report: PlanReport | SweepReport, text: str, as_json: bool) -> None:
+def _print_presets(target: str | None, as_json: bool) -> None:
+    if target is not None:
+        raise ConfigurationError(f"--list-presets: expected no target, got {target!r:.60}")
     if as_json:
-        print_json(report.model_dump(mode="json"))
+        print_json(presets_report().model_dump(mode="json"))
     else:
-        print_text("".join(f"{printable(line)}\n" for line in text.split("\n")))
+        print_text(f"{presets_table()}\n")
+
+
+def _print_lines(text: str) -> None:
+    """Names may hold anything: what moves the cursor or hides a line is shown instead, in pipes too."""
+    print_text("".join(f"{printable(line)}\n" for line in text.split("\n")))
 
 
 def _best(report: SweepReport) -> Outcome:
@@ -248,6 +264,8 @@ def _failures(target: str, as_json: bool) -> Iterator[None]:
     """
     try:
         yield
+    except BrokenPipeError:  # nobody reads on
+        raise
     except (MilaError, ValidationError, OSError) as error:
         is_file = isinstance(error, CheckpointError | OSError) and not isinstance(error, UnknownArchitectureError)
         is_too_much = isinstance(error, UnaddressableError)
@@ -268,7 +286,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return _first_line(error)
     if isinstance(error, OSError) and not isinstance(error, MilaError):
-        return f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
     return _BARE_OPTION.sub(r"--\1:", str(error))
 
 

@@ -1,4 +1,4 @@
-"""The options of ``mila plan``, one each, and the list of presets."""
+"""The options of ``mila plan``, one each."""
 
 from __future__ import annotations
 
@@ -7,32 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mila.cli.display import print_text
-from mila.memory.format import format_table
-from mila.planning.presets import preset_rows
-
-
-def list_presets(asked: bool) -> None:
-    """Print the presets and leave."""
-    if not asked:
-        return
-    rows = [
-        (
-            row.preset.name,
-            f"{row.preset.parameters:,}",
-            f"{row.layers:,}",
-            f"{row.max_context:,}",
-            row.preset.repository,
-        )
-        for row in preset_rows()
-    ]
-    header = ("preset", "parameters", "layers", "context", "published as")
-    print_text(format_table(header, rows, right=(1, 2, 3)) + "\n")
-    raise typer.Exit
-
-
 TargetName = Annotated[
-    str,
+    str | None,
     typer.Argument(help="Model folder, config.json, safetensors file or index, GGUF file, preset or hf://owner/name."),
 ]
 ModeName = Annotated[str | None, typer.Option(help="inference (default) or training.")]
@@ -55,7 +31,13 @@ Tied = Annotated[
     bool | None, typer.Option(help="Whether the head computes with the token table; by default as the config says.")
 ]
 IgnoreField = Annotated[
-    list[str] | None, typer.Option(metavar="<name>", help="Unknown field of the config that changes nothing.")
+    list[str] | None,
+    typer.Option(
+        "--ignore-field",
+        "--ignore-fields",
+        metavar="<name>",
+        help="Unknown field of the config that changes nothing; repeatable.",
+    ),
 ]
 Tree = Annotated[bool, typer.Option("--tree", help="Also print a row for every component.")]
 Search = Annotated[bool, typer.Option(help="Look for what fits, and for what would make it fit.")]
@@ -66,6 +48,4 @@ Sweep = Annotated[
 Html = Annotated[Path | None, typer.Option(help="Write a page into this file, which ends in .html.")]
 Plot = Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png, .svg or .pdf.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-ListPresets = Annotated[
-    bool, typer.Option("--list-presets", callback=list_presets, is_eager=True, help="Print the presets and leave.")
-]
+ListPresets = Annotated[bool, typer.Option("--list-presets", help="Print the presets and leave.")]

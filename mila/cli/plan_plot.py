@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from itertools import cycle
 from pathlib import Path
 from typing import Any
 
 from mila.cli.display import without_controls
 from mila.errors import ConfigurationError
 from mila.memory import format_bytes
+from mila.planning.elsewhere import without
 from mila.planning.page.bar import FURTHEST_BUDGET, counted
 from mila.planning.page.curve import GIB, Series, cards_below, ceiling, series_of, short_number
 from mila.planning.page.html import tick_text, ticks
@@ -44,6 +46,15 @@ _STYLE: dict[str, Any] = {
     "svg.fonttype": "none",
 }
 _BOX: dict[str, Any] = {"height": 0.8, "edgecolor": "#3b4249", "linewidth": 0.8}
+#: What a point of a sweep says: its label, its marker, and what that is filled with if not the colour of its curve.
+_MARKS = {
+    Outcome.FITS: ("fits", "o", ""),
+    Outcome.UNKNOWN: ("not known", "o", "white"),
+    Outcome.DOES_NOT_FIT: ("does not fit", "X", ""),
+}
+_CAPTION = "Needed: reserved by Mila, and what is counted elsewhere."
+#: What is elsewhere, one after the other.
+_HATCHES = ("////", "....", r"\\\\", "xxxx")
 _MOST_TICKS = 8
 _NARROWEST_LABEL = 0.16
 
@@ -111,9 +122,9 @@ def _draw_plan(axes: Any, report: PlanReport) -> None:
         if line.bytes >= _NARROWEST_LABEL * end:
             _write_inside(axes, f"{line.label}\n{format_bytes(line.bytes)}", position + line.bytes / 2)
         position += line.bytes
-    for other in counted(report):
+    for other, hatch in zip(counted(report), cycle(_HATCHES), strict=False):
         label = f"Elsewhere, {other.label}: {format_bytes(other.bytes or 0)}"
-        axes.barh(0, other.bytes, left=position, color="white", hatch="////", label=label, **_BOX)
+        axes.barh(0, other.bytes, left=position, color="white", hatch=hatch, label=label, **_BOX)
         position += other.bytes or 0
     axes.set(xlim=(0, end * 1.01), ylim=(-0.55, 0.75), yticks=[])
     if budget is not None and is_near:
@@ -147,18 +158,23 @@ def _title(report: PlanReport) -> str:
     if verdict.budget_bytes is None:
         return f"{name}: needs {needed}"
     outcome = "fits" if verdict.outcome is Outcome.FITS else "does not fit"
-    return f"{name} {outcome}: needs {needed} of {format_bytes(verdict.budget_bytes)}"
+    title = f"{name} {outcome}: needs {needed} of {format_bytes(verdict.budget_bytes)}"
+    return f"{title}\n{without(verdict.uncounted)}".rstrip()
 
 
 def _draw_sweep(axes: Any, sweep: SweepReport) -> None:
     """A curve for each choice of what else varies."""
     option, lines = series_of(sweep)
-    sizes = [point.reserved_bytes for line in lines for _, point in line.points if point.reserved_bytes is not None]
+    sizes = [point.needed_bytes for line in lines for _, point in line.points if point.needed_bytes is not None]
     if not sizes:
         raise ConfigurationError(f"a picture needs an option with numbers that varies, got {', '.join(sweep.varied)}")
     end = ceiling(sizes, sweep.budget_bytes)
     for number, line in enumerate(lines):
         _draw_line(axes, line, *_LINES[number % len(_LINES)])
+    outcomes = {point.outcome for line in lines for _, point in line.points if point.needed_bytes is not None}
+    for outcome, (label, marker, face) in _MARKS.items():
+        if outcome in outcomes:
+            axes.plot([], [], marker, color=_MUTED, markerfacecolor=face or _MUTED, markersize=6, label=label)
     _draw_cards(axes, sweep, end)
     values = sorted({value for line in lines for value, _ in line.points})
     if len(values) > 1:
@@ -168,30 +184,27 @@ def _draw_sweep(axes: Any, sweep: SweepReport) -> None:
     axes.minorticks_off()
     marks = ticks(end, _MOST_TICKS)
     axes.set_yticks(marks, [tick_text(mark) for mark in marks])
-    axes.set(ylim=(0, end), xlabel=option)
+    axes.set(ylim=(0, end), xlabel=f"{option}\n{_CAPTION}")
     axes.grid(axis="y", color=_RULE, linewidth=0.8)
     axes.set_axisbelow(True)
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.set_title(f"{without_controls(sweep.target.name)}: reserved bytes", loc="left", fontsize=12, weight="bold")
-    axes.legend(frameon=False, loc="lower right", bbox_to_anchor=(1, 1), ncols=3)
+    axes.set_title(f"{without_controls(sweep.target.name)}: needed bytes", loc="left", fontsize=12, weight="bold")
+    axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=4, fontsize=9)
 
 
 def _draw_line(axes: Any, line: Series, colour: str, style: Any) -> None:
-    points = [(value, point.reserved_bytes, point.outcome) for value, point in line.points]
+    points = [(value, point.needed_bytes, point.outcome) for value, point in line.points]
     sizes = [float("nan") if size is None else size for _, size, _ in points]
     label = without_controls(line.label)
     axes.plot([value for value, _, _ in points], sizes, color=colour, linestyle=style, linewidth=2.2, label=label)
-    for outcome, marker, face in (
-        (Outcome.FITS, "o", colour),
-        (Outcome.UNKNOWN, "o", "white"),
-        (Outcome.DOES_NOT_FIT, "X", colour),
-    ):
+    for outcome, (_, marker, face) in _MARKS.items():
         there: Sequence[tuple[int, int]] = [
             (x, size) for x, size, is_so in points if size is not None and is_so is outcome
         ]
         if there:
-            axes.plot(*zip(*there, strict=True), marker, color=colour, markerfacecolor=face, markersize=6, zorder=3)
+            look = {"color": colour, "markerfacecolor": face or colour, "markersize": 6, "zorder": 3}
+            axes.plot(*zip(*there, strict=True), marker, **look)
 
 
 def _draw_cards(axes: Any, sweep: SweepReport, end: int) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from mila.memory import format_bytes
 from mila.memory.format import format_table
+from mila.planning.elsewhere import without
+from mila.planning.fitting import MOST_CHANGES
 from mila.planning.report import (
     Choices,
     Limit,
@@ -23,6 +25,8 @@ from mila.planning.report import (
 WIDTH = 80
 #: Characters of the longest bar.
 _BAR = 15
+#: What makes it fit is explained beside its options where these are no longer than this, else below them.
+_WIDEST_OPTIONS = 36
 #: Rows of equal components that follow each other are shown as one from here on.
 _ALIKE = 2
 
@@ -52,8 +56,11 @@ def sweep_text(report: SweepReport) -> str:
     table = format_table(header, rows, right=(*numbers, count, count + 1))
     problems = dict.fromkeys(point.problem for point in report.points if point.problem is not None)
     parts = [heading(report.target, report.choices, report.varied), table]
-    if report.budget_bytes is not None:
-        budget = f"{_exact(report.budget_bytes)}, for these bytes and what is counted elsewhere"
+    if report.budget_bytes is None:
+        parts.append("\n".join(_wrapped(f"CANNOT TELL: {report.budget_source}.", "")))
+    else:
+        rest = f", {without(report.uncounted)}" if report.uncounted else ""
+        budget = f"{_exact(report.budget_bytes)}, for these bytes and what is counted elsewhere{rest}"
         parts.append("\n".join(_wrapped(budget, "Budget: ")))
     if problems:
         parts.append("\n".join(line for problem in problems for line in _wrapped(problem, "not possible: ")))
@@ -63,15 +70,16 @@ def sweep_text(report: SweepReport) -> str:
 def heading(target: TargetSummary, choices: Choices, varied: Sequence[str] = ()) -> str:
     """The model, and how it is built."""
     about = f"{target.model_type}, {target.parameters:,} parameters, {target.layers:,} layers"
+    inference, training = (" in inference", " in training") if "mode" in varied else ("", "")
     fixed = [
         f"on {choices.device}" if "mode" in varied else f"{choices.mode.value} on {choices.device}",
         f"batch {choices.batch:,}",
         f"context {choices.context:,}",
-        "" if choices.prefill is None or "context" in varied else f"prefill {choices.prefill:,}",
+        "" if choices.prefill is None or "context" in varied else f"prefill {choices.prefill:,}{inference}",
         choices.dtype,
         "" if choices.quantize is None else f"quantized: {choices.quantize}",
-        "" if choices.optimizer is None else f"optimizer {choices.optimizer.value}",
-        "" if choices.accumulate in (None, 1) else f"{choices.accumulate:,} passes per update",
+        "" if choices.optimizer is None else f"optimizer {choices.optimizer.value}{training}",
+        "" if choices.accumulate in (None, 1) else f"{choices.accumulate:,} passes per update{training}",
     ]
     shown = [part for part in fixed if part and part.split()[0] not in varied and part != _varying(part, varied)]
     lines = [*_wrapped(f"{target.name}: {about}", ""), *_wrapped(", ".join(shown), "")]
@@ -87,7 +95,8 @@ def verdict_line(verdict: Verdict) -> str:
         return f"CANNOT TELL: {needed}; {verdict.budget_source}."
     budget = f"of {_exact(verdict.budget_bytes)} {verdict.budget_source}"
     if verdict.outcome is Outcome.FITS:
-        return f"FITS: {needed}, {budget}; {format_bytes(verdict.left_bytes)} are left."
+        fits = f"FITS, {without(verdict.uncounted)}" if verdict.uncounted else "FITS"
+        return f"{fits}: {needed}, {budget}; {format_bytes(verdict.left_bytes)} are left."
     return f"DOES NOT FIT: {needed}, {budget}; {format_bytes(-verdict.left_bytes)} are missing."
 
 
@@ -123,6 +132,8 @@ def _elsewhere(report: PlanReport) -> str:
         short = "" if line.bytes is None else format_bytes(line.bytes)
         rows.append(f"{line.label:<37}{size:>13}{short:>12}".rstrip())
         rows += _wrapped(line.source, "    ")
+    needed = Line(key="", label="Needed, all together", bytes=report.verdict.needed_bytes)
+    rows.append(_sum_row(needed))
     return "\n".join(rows)
 
 
@@ -136,7 +147,7 @@ def _limit_row(limit: Limit) -> str:
     if limit.value is None or limit.reserved_bytes is None:
         return f"{limit.option:<10}{'none fits':>12}"
     why = "  (the model's limit)" if limit.is_models_limit else ""
-    return f"{limit.option:<10}{limit.value:>12,} {limit.reserved_bytes:>21,} bytes{why}"
+    return f"{limit.option:<10}{limit.value:>12,} {limit.reserved_bytes:>21,} bytes reserved{why}"
 
 
 def _remedies(report: PlanReport) -> str:
@@ -145,13 +156,13 @@ def _remedies(report: PlanReport) -> str:
     if not report.remedies:
         return "What would make it fit\n" + "\n".join(_wrapped(_why_nothing_helps(report), ""))
     options = max(len(remedy.options) for remedy in report.remedies)
-    rows = [
-        line
-        for remedy in report.remedies
-        for line in _wrapped(
-            f"{remedy.label}; {format_bytes(remedy.left_bytes)} are left", f"{remedy.options:<{options}}  "
-        )
-    ]
+    rows: list[str] = []
+    for remedy in report.remedies:
+        said = f"{remedy.label}; {format_bytes(remedy.left_bytes)} are left"
+        if options <= _WIDEST_OPTIONS:
+            rows += _wrapped(said, f"{remedy.options:<{options}}  ")
+        else:
+            rows += [remedy.options, *_wrapped(said, "    ")]
     return "\n".join(["What would make it fit, the least intrusive first", *rows])
 
 
@@ -159,8 +170,8 @@ def _why_nothing_helps(report: PlanReport) -> str:
     fixed = [line for line in report.lines if line.key in ("parameters", "gradients", "moments") and line.bytes]
     size, names = sum(line.bytes for line in fixed), ", ".join(line.label.lower() for line in fixed)
     if size <= (report.verdict.budget_bytes or 0):
-        return "No change of one or two options does."
-    return f"No change of one or two options does: {names} alone take {_exact(size)}."
+        return f"No change of up to {MOST_CHANGES} options does."
+    return f"No change of up to {MOST_CHANGES} options does: {names} alone take {_exact(size)}."
 
 
 def _line_rows(title: str, lines: Iterable[Line], whole: int) -> Iterator[str]:

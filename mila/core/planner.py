@@ -11,7 +11,7 @@ from mila.core.draft import Draft
 from mila.core.planned_build import Optimizer, PlannedBuild, Storage
 from mila.core.schedule import Schedule, Step
 from mila.core.wide_planning import WidePlanner
-from mila.errors import ConfigurationError, DeviceError, ShapeError, UnaddressableError
+from mila.errors import ConfigurationError, DeviceError, UnaddressableError
 from mila.memory.declarations import Category, Declaration, Lifetime, Over
 from mila.memory.placement import (
     PlacementRequest,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from mila.devices import DeviceId, DeviceType
 from mila.devices.cuda_sizes import STAGING_BUFFERS, STAGING_BYTES
 from mila.devices.products import product_workspace_bytes
@@ -48,6 +50,11 @@ def known_bytes(lines: list[Elsewhere]) -> int:
 def unknown_labels(lines: list[Elsewhere]) -> tuple[str, ...]:
     """What comes out of the budget as well, and nobody measured."""
     return tuple(line.label for line in lines if line.is_counted and line.bytes is None)
+
+
+def without(uncounted: Sequence[str]) -> str:
+    """``"without CUDA context and kernels (not measured)"``; nothing where all that counts was measured."""
+    return f"without {', '.join(uncounted)} (not measured)" if uncounted else ""
 
 
 def _line(key: str, label: str, size: int | None, source: str) -> Elsewhere:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import combinations
 
+from mila.models.language_model import DEFAULT_PREFILL_SIZE
 from mila.planning.asking import Questions
 from mila.planning.budget import Budget
 from mila.planning.building import POLICIES
@@ -32,10 +33,15 @@ _ORDER = ("dtype", "quantize", "optimizer", "prefill", "batch", "context")
 _HALF_PRECISION = ("bfloat16", "float16")
 
 
-def limits_of(questions: Questions, choices: Choices, budget: Budget) -> list[Limit]:
-    """The largest context and the largest batch that fit, everything else as chosen."""
+def limits_of(questions: Questions, choices: Choices, budget: Budget, *, chose_prefill: bool) -> list[Limit]:
+    """The largest context and the largest batch that fit, everything else as asked.
+
+    ``chose_prefill``: nobody asked for a prefill, which then grows with the context as it does by default.
+    """
     fitting = _Fitting(questions, budget)
-    return [fitting.limit(choices, "context"), fitting.limit(choices, "batch")]
+    is_free = chose_prefill and choices.prefill is not None
+    longer = choices.model_copy(update={"prefill": DEFAULT_PREFILL_SIZE}) if is_free else choices
+    return [fitting.limit(longer, "context"), fitting.limit(choices, "batch")]
 
 
 def remedies_of(questions: Questions, choices: Choices, budget: Budget) -> list[Remedy]:
@@ -53,7 +59,8 @@ def remedies_of(questions: Questions, choices: Choices, budget: Budget) -> list[
     for count in range(2, MOST_CHANGES + 1):
         if not several and (count == 2 or not single):
             several = fitting.all_changed(choices, others, count)
-    return [fitting.remedy(choices, made, names) for names, made in (*several.items(), *single.items())]
+    useful = {names: made for names, made in several.items() if not _is_in_vain(made, names, single)}
+    return [fitting.remedy(choices, made, names) for names, made in (*useful.items(), *single.items())]
 
 
 class _Fitting:
@@ -201,6 +208,11 @@ def _is_drastic(asked: Choices, made: Choices) -> bool:
     """Whether less than an eighth of the batch is left, or no optimizer."""
     is_less = made.batch * (made.accumulate or 1) * _DRASTIC < asked.batch * (asked.accumulate or 1)
     return is_less or made.optimizer is not asked.optimizer
+
+
+def _is_in_vain(made: Choices, names: Sequence[str], single: Mapping[tuple[str, ...], Choices]) -> bool:
+    """Whether one of these changes would do, as it is."""
+    return any(getattr(made, name) == getattr(single[(name,)], name) for name in names if (name,) in single)
 
 
 def _with(choices: Choices, option: str, value: int | str) -> Choices:

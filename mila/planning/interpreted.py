@@ -18,10 +18,10 @@ from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.planning.report import TargetKind
 from mila.planning.stored_weights import HeaderTensors, compare, summarize
 from mila.planning.target import StoredWeights, Target
-from mila.serialization.failures import refusal
+from mila.serialization.failures import refusal, shown
 
 #: A plan makes every layer's components, a few kilobytes each: a file that claims any number must not fill the memory.
-MOST_LAYERS = 4096
+MOST_LAYERS = 1024
 #: A plan computes the rotary frequencies of one head.
 LARGEST_HEAD = 1 << 16
 
@@ -73,7 +73,8 @@ def target_of(
         overrides["tie_word_embeddings"] = reading.tie_word_embeddings
     found = architecture.interpret(raw, file, overrides, reading.ignore_fields)
     _require_plannable(file, found.config)
-    notes = (*_notes(found), *notes)
+    absent = [name for name in reading.ignore_fields if name not in raw]
+    notes = (*_notes(found), *(f"the config has no field {shown(name)} to ignore" for name in absent), *notes)
     if weights is not None:
         stored = summarize(weights)
         is_decided = reading.tie_word_embeddings is not None

@@ -50,7 +50,9 @@ def plan(
     budget = Budget.of(device, choices.mode, asked.budget)
     verdict = budget.verdict(reserved)
     is_tight = search and verdict.outcome is Outcome.DOES_NOT_FIT
-    limits = limits_of(questions, choices, budget) if search and budget.size is not None else []
+    limits = []
+    if search and budget.size is not None:
+        limits = limits_of(questions, choices, budget, chose_prefill=asked.prefill is None)
     return PlanReport(
         target=summary_of(named, root),
         choices=choices,

@@ -136,7 +136,7 @@ class Verdict(Document):
         budget_bytes: what there is.
         budget_source: where that number is from.
         left_bytes: what is left of it; negative where it does not fit.
-        uncounted: labels of the lines of elsewhere that come out of the budget as well, and whose bytes nobody measured:
+        uncounted: labels of the lines of elsewhere that come out of the budget as well, whose bytes nobody measured:
             what fits does so without them.
     """
 

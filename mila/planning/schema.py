@@ -7,10 +7,11 @@ from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter
 
+from mila.planning.presets_report import PresetsReport
 from mila.planning.report import Failure, PlanReport, SweepReport
 
 #: Whatever happens, one of these is printed; ``event`` says which.
-Document = Annotated[PlanReport | SweepReport | Failure, Field(discriminator="event")]
+Document = Annotated[PlanReport | SweepReport | PresetsReport | Failure, Field(discriminator="event")]
 
 
 def schema_text() -> str:
@@ -24,13 +25,13 @@ def published(title: str, documents: TypeAdapter[Any]) -> str:
     return json.dumps({**head, **documents.json_schema(mode="serialization")}, indent=2) + "\n"
 
 
-def read_document(text: str) -> PlanReport | SweepReport | Failure:
+def read_document(text: str) -> PlanReport | SweepReport | PresetsReport | Failure:
     """What was printed, checked.
 
     Raises:
         pydantic.ValidationError: it is no such document.
     """
-    return TypeAdapter[PlanReport | SweepReport | Failure](Document).validate_json(text)
+    return TypeAdapter[PlanReport | SweepReport | PresetsReport | Failure](Document).validate_json(text)
 
 
 if __name__ == "__main__":

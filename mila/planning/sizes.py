@@ -6,7 +6,6 @@ import re
 from decimal import Decimal
 
 from mila.errors import ConfigurationError
-from mila.memory import format_bytes
 
 _BYTES = re.compile(r"([0-9]{1,60}(?:\.[0-9]{1,9})?) ?([a-z]*)", re.IGNORECASE | re.ASCII)
 _COUNT = re.compile(r"([0-9]{1,60})([km]?)", re.IGNORECASE | re.ASCII)
@@ -82,8 +81,3 @@ def parse_counts(what: str, text: str) -> list[int]:
                 power *= 2
             values.append(end)
     return list(dict.fromkeys(values))
-
-
-def exact_and_short(size: int) -> str:
-    """``1,536 bytes (1.50 KiB)``."""
-    return f"{size:,} bytes" if abs(size) < 1024 else f"{size:,} bytes ({format_bytes(size)})"

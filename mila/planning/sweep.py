@@ -16,13 +16,13 @@ from mila.planning.budget import Budget
 from mila.planning.building import check_policy, choices_of
 from mila.planning.planner import summary_of, target_named
 from mila.planning.report import Outcome, SweepPoint, SweepReport
-from mila.planning.request import PlanRequest
+from mila.planning.request import Mode, PlanRequest
 from mila.planning.target import Target
 
 #: Options that may vary: those that change what a build takes on one device.
 VARIED_OPTIONS = ("context", "batch", "prefill", "dtype", "quantize", "optimizer", "mode")
 #: Plans of a large model take up to a second each.
-MOST_POINTS = 1000
+MOST_POINTS = 256
 
 
 def sweep(
@@ -38,7 +38,7 @@ def sweep(
 
     Args:
         target: as for :func:`mila.planning.plan`.
-        request: everything that does not vary.
+        request: everything that does not vary; where the mode does, prefill and passes count in their mode alone.
         ranges: values by the names of fields of ``request``.
         on_question: is called with the choices before each plan.
 
@@ -59,16 +59,7 @@ def sweep(
             wanted = choices_of(named, _with(asked, options))
             root, plan = questions.plan(wanted)
         except (ConfigurationError, DeviceError, ShapeError) as error:
-            points.append(
-                SweepPoint(
-                    options=options,
-                    reserved_bytes=None,
-                    needed_bytes=None,
-                    lines=[],
-                    outcome=Outcome.UNKNOWN,
-                    problem=str(error),
-                )
-            )
+            points.append(_refused(options, error))
             continue
         if choices is None:
             choices, summary = wanted, summary_of(named, root)
@@ -95,6 +86,12 @@ def sweep(
     )
 
 
+def _refused(options: dict[str, int | str], error: Exception) -> SweepPoint:
+    return SweepPoint(
+        options=options, reserved_bytes=None, needed_bytes=None, lines=[], outcome=Outcome.UNKNOWN, problem=str(error)
+    )
+
+
 def _checked_count(ranges: Mapping[str, Sequence[int | str]]) -> int:
     if not ranges:
         raise ConfigurationError("sweep: expected an option that varies, got none")
@@ -113,4 +110,7 @@ def _checked_count(ranges: Mapping[str, Sequence[int | str]]) -> int:
 
 def _with(request: PlanRequest, options: Mapping[str, int | str]) -> PlanRequest:
     fields: dict[str, Any] = {**request.model_dump(), **options}
+    if "mode" in options:  # what is for one mode alone is asked of that mode alone
+        others = {"prefill": None} if options["mode"] == Mode.TRAINING else {"accumulate": 1}
+        fields |= {name: value for name, value in others.items() if name not in options}
     return PlanRequest.model_validate(fields)

@@ -58,7 +58,8 @@ def kind_of(path: Path) -> TargetKind:
             if file.read(len(_GGUF_MAGIC)) == _GGUF_MAGIC:
                 return TargetKind.GGUF
     expected = "a model folder, a config.json, a .safetensors file, its index, or a GGUF file"
-    raise ConfigurationError(f"{path}: expected {expected}, got a file of another kind")
+    got = "a file of another kind" if path.is_file() else "a pipe or a device"
+    raise ConfigurationError(f"{path}: expected {expected}, got {got}")
 
 
 def read_folder(reading: Reading, path: Path) -> Target:
@@ -130,7 +131,8 @@ def _read_gguf(reading: Reading, path: Path) -> Target:
             sizes[_GGML_FLOATS.get(tensor.kind.name, tensor.kind.name.lower())] += tensor.nbytes
         elements = sum(math.prod(tensor.shape) for tensor in tensors)
         stored = StoredWeights(sum(sizes.values()), dict(sizes.most_common()), elements)
-    notes = (*model.notes, "planned as `mila import` makes it: Mila computes with the weights as floats")
+    absent = (f"a GGUF file has no field {shown(name)} to ignore" for name in reading.ignore_fields)
+    notes = (*model.notes, *absent, "planned as `mila import` makes it: Mila computes with the weights as floats")
     return target_of(reading, path, model.config, stored=stored, notes=notes)
 
 

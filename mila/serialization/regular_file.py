@@ -59,7 +59,7 @@ def open_regular_file(path: Path | str) -> FileIO:
     except OSError as error:
         raise operating_system_refusal(path, "could not be opened", error) from error
     if file is None:
-        raise refusal(path, expected="a file", got="a folder or a device")
+        raise refusal(path, expected="a file", got="a folder, a pipe or a device")
     return file
 
 

@@ -256,3 +256,27 @@ def test_the_readme_shows_what_is_printed(monkeypatch: pytest.MonkeyPatch) -> No
     text = (ROOT / "README.md").read_text("utf-8")
     ((arguments, shown),) = re.findall(r"^\$ mila (inspect [^\n]+)\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)
     assert mila_here(*arguments.split()).stdout == shown
+
+
+def test_what_explains_all_differences_is_said_before_them(tmp_path: Path) -> None:
+    names = [f"layer{number}.w" for number in range(20)]
+    a = write(tmp_path / "a.safetensors", {name: random_array(3) for name in names})
+    b = write(tmp_path / "b.safetensors", {f"model.{name}": random_array(3) for name in names})
+    lines = mila_here("compare", a, b).stdout.splitlines()
+    note = lines.index("  all names of A are in B with 'model.' before them")
+    assert note < lines.index("Tensors that are not identical:") < 12
+
+
+@pytest.mark.parametrize("command", BOTH)
+def test_ctrl_c_is_a_line_or_a_document(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object) -> None:
+        raise KeyboardInterrupt
+
+    for module in ("inspection", "comparison"):
+        monkeypatch.setattr(f"mila.planning.{module}.open_content", interrupt)
+    targets = ["a", "b"][: 1 + (command == "compare")]
+    result = mila_here(command, *targets)
+    assert (result.exit_code, result.stdout, result.stderr) == (130, "", "mila: interrupted\n")
+    code, found = document(command, *targets)
+    assert isinstance(found, Refusal)
+    assert (code, found.exit_code, found.targets, found.message) == (130, 130, targets, "interrupted")

@@ -113,3 +113,15 @@ def test_ctrl_c_while_modules_are_loaded_ends_it(module: str) -> None:
         [sys.executable, "-c", INTERRUPTED, module], env=environment(), capture_output=True, text=True, check=False
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+@pytest.mark.parametrize("command", ["--version", "--help", *COMMANDS])
+@pytest.mark.parametrize("closed", [">&-", ">&- 2>&-"])
+def test_a_closed_output_is_one_line(command: str, closed: str) -> None:
+    shell = f'"$@" {closed}'
+    given = [sys.executable, "-W", "error", "-m", "mila.cli.main", command]
+    done = subprocess.run(
+        ["/bin/sh", "-c", shell, "sh", *given], env=environment(), capture_output=True, text=True, check=False
+    )
+    said = "" if "2>" in closed else "mila: standard output is closed: there is nowhere to print to\n"
+    assert (done.returncode, done.stdout, done.stderr) == (1, "", said)

@@ -12,23 +12,15 @@ from typing import Any
 import pytest
 
 from mila.memory import format_bytes
-from mila.planning import Failure, PlanReport, PlanRequest, SweepReport, plan
+from mila.planning import PlanReport, PlanRequest, SweepReport, plan
 from mila.planning.fitting import MOST_BATCH
 from mila.planning.presets import preset_names
-from mila.planning.schema import read_document
+from mila.planning.presets_report import PresetsReport
 from mila.planning.sweep import sweep
 from tests.cli.commands import mila_here, mila_process
+from tests.cli.plan_documents import FIXED, document
 from tests.cli.terminal import Terminal
 from tests.planning.random_models import random_config
-
-FIXED = ("--budget", "64GiB")
-
-
-def document(*arguments: str | Path) -> tuple[int, PlanReport | SweepReport | Failure]:
-    """Run with ``--json``; return the exit code and the only document."""
-    result = mila_here("plan", *arguments, "--json")
-    assert (result.stderr, result.stdout.count("\n")) == ("", 1)
-    return result.exit_code, read_document(result.stdout)
 
 
 def numbers(text: str) -> list[int]:
@@ -74,7 +66,7 @@ def test_everything_is_said() -> None:
     assert f"{report.verdict.needed_bytes:,} bytes ({format_bytes(report.verdict.needed_bytes)})" in text
     assert "of 1,073,741,824 bytes (1.00 GiB) as asked" in text
     assert "context none fits batch none fits" in text
-    assert f"No change of one or two options does: parameters alone take {report.lines[0].bytes:,} bytes" in text
+    assert f"No change of up to 3 options does: parameters alone take {report.lines[0].bytes:,} bytes" in text
 
 
 def test_what_fits_and_what_would_make_it_fit(tmp_path: Path) -> None:
@@ -100,6 +92,33 @@ def merged(options: str) -> list[str]:
     """Options of a remedy, and those asked before that they do not replace."""
     given = options.split()
     return given if "--batch" in given else [*given, "--batch", "48"]
+
+
+def test_what_cuda_takes_unmeasured_is_in_the_headline() -> None:
+    asked = ("gpt2", "--device", "cuda:0", "--budget", "1GiB", "--no-search")
+    words = "without CUDA context and kernels (not measured)"
+    assert f"FITS, {words}: needs " in " ".join(mila_here("plan", *asked).stdout.split())
+    found = document(*asked)[1]
+    assert isinstance(found, PlanReport)
+    assert found.verdict.uncounted == ["CUDA context and kernels"]
+    swept = mila_here("plan", *asked[:-1], "--sweep", "context=512").stdout
+    assert words in " ".join(swept.split())
+    assert words not in mila_here("plan", "gpt2", "--no-search", *FIXED).stdout
+
+
+def test_totals_say_what_they_are() -> None:
+    result = mila_here("plan", "gpt2", *FIXED)
+    report = plan("gpt2", PlanRequest(budget=64 << 30))
+    last = part(result.stdout, "Counted elsewhere").splitlines()[-1]
+    assert last.split()[:4] == ["Needed,", "all", "together", f"{report.verdict.needed_bytes:,}"]
+    for limit in report.limits:
+        assert f"{limit.reserved_bytes:,} bytes reserved" in part(result.stdout, "The largest that fits")
+
+
+def test_a_sweep_without_a_budget_says_that_it_cannot_tell() -> None:
+    result = mila_here("plan", "gpt2", "--sweep", "context=512", "--device", "cuda:9")
+    assert (result.exit_code, result.stderr) == (2, "")
+    assert part(result.stdout, "CANNOT TELL") == "CANNOT TELL: cuda:9 is not here, and no budget was given.\n"
 
 
 def test_the_tree_has_every_component_and_repeated_ones_once() -> None:
@@ -138,9 +157,20 @@ def test_a_sweep_names_the_device_whatever_varies() -> None:
 
 
 def test_the_columns_of_limits_stay_apart() -> None:
-    result = mila_here("plan", "gpt2", "--context", "8", "--budget", "9999999TiB")
+    result = mila_here("plan", "gpt2", "--context", "8", "--budget", "8388607TiB")
     rows = [row.split() for row in part(result.stdout, "The largest that fits").splitlines()[1:]]
     assert [row[:2] for row in rows] == [["context", "1,024"], ["batch", f"{MOST_BATCH:,}"]]
+
+
+def test_a_sweep_over_modes_asks_each_for_what_is_its_own() -> None:
+    options = ("--prefill", "64", "--accumulate", "2", "--optimizer", "none", *FIXED)
+    found = document("gpt2", "--sweep", "mode=inference,training", *options)[1]
+    assert isinstance(found, SweepReport)
+    requests = [PlanRequest(prefill=64), PlanRequest.model_validate({"mode": "training", "optimizer": "none"})]
+    assert [point.reserved_bytes for point in found.points] == [
+        plan("gpt2", request, search=False).reserved_bytes for request in requests
+    ]
+    assert "prefill 64 in inference" in mila_here("plan", "gpt2", "--sweep", "mode=inference,training", *options).stdout
 
 
 def test_a_sweep_says_what_cannot_be() -> None:
@@ -189,88 +219,25 @@ def test_json_is_what_python_returns() -> None:
     assert found == sweep("gpt2", PlanRequest(context=512, budget=64 << 30), {"batch": [1, 2]})
 
 
-WRONG: list[tuple[tuple[str, ...], int, str]] = [
-    (("nosuch",), 2, "'nosuch': expected a file, a folder, a preset or hf://owner/name"),
-    (("gpt2", "--context", "2048"), 2, "context: expected at most 1,024 positions, which gpt2 allows, got 2,048"),
-    (("gpt2", "--context", "many"), 2, "--context: expected a number from 1 on, such as 4096 or 32k, got 'many'"),
-    (("gpt2", "--batch", "0"), 2, "--batch: expected a number from 1 on"),
-    (("gpt2", "--mode", "prediction"), 2, "--mode: input should be 'inference' or 'training', got 'prediction'"),
-    (("gpt2", "--dtype", "int8"), 2, "dtype: expected one of float32"),
-    (("gpt2", "--quantize", "fp8"), 2, "quantize: expected none"),
-    (("gpt2", "--mode", "training", "--optimizer", "sgd"), 2, "--optimizer: input should be 'adamw' or 'none'"),
-    (("gpt2", "--optimizer", "none"), 2, "--optimizer: is for training, got 'none' in inference"),
-    (("gpt2", "--accumulate", "4"), 2, "accumulate: is for training"),
-    (("gpt2", "--mode", "training", "--prefill", "8"), 2, "prefill: is for inference"),
-    (("gpt2", "--prefill", "2000"), 2, "prefill: expected at most the context of 1,024 positions, got 2,000"),
-    (("gpt2", "--device", "tpu"), 2, "device: expected 'cpu' or 'cuda:<index>', got 'tpu'"),
-    (("gpt2", "--device", "cuda:0", "--dtype", "float64"), 2, "not float64"),
-    (("gpt2", "--budget", "12G"), 2, "--budget: expected a size such as 12GiB"),
-    (("gpt2", "--sweep", "depth=1"), 2, "--sweep: expected option=values with one of context, batch"),
-    (("gpt2", "--sweep", "context"), 2, "--sweep: expected option=values"),
-    (("gpt2", "--sweep", "context=9..3"), 2, "--sweep context: expected a range from less to more, got '9..3'"),
-    (("gpt2", "--sweep", "batch=1", "--sweep", "batch=2"), 2, "--sweep: expected every option once, got batch twice"),
-    (("gpt2", "--sweep", "context=1,2", "--context", "3"), 2, "--context: is given by --sweep too"),
-    (("gpt2", "--sweep", "dtype=float32,float16", "--dtype", "float32"), 2, "--dtype: is given by --sweep too"),
-    (("gpt2", "--dtype", "float32,"), 2, "--dtype: expected names by commas"),
-    (("gpt2", "--sweep", "context=2k,4k"), 2, "none of 2 combinations can be built"),
-    (("gpt2", "--html", "page.txt"), 2, "expected a file that ends in .html"),
-    (("gpt2", "--plot", "picture.txt"), 2, "expected a file that ends in .png"),
-    (("gpt2", "--batch", "9" * 17), 2, "more than any memory addresses"),
-]
-
-
-@pytest.mark.parametrize(("arguments", "code", "words"), WRONG, ids=lambda value: str(value)[:60])
-def test_what_is_wrong_is_one_line_or_one_document(arguments: tuple[str, ...], code: int, words: str) -> None:
-    result = mila_here("plan", *arguments)
-    assert (result.exit_code, result.stdout) == (code, "")
-    assert result.stderr.startswith("mila: ")
-    assert result.stderr.count("\n") == 1
-    assert words in result.stderr
-    found_code, found = document(*arguments)
-    assert isinstance(found, Failure)
-    assert (found_code, found.exit_code, found.target) == (code, code, arguments[0])
-    assert f"mila: {found.message}\n" == result.stderr
-
-
-@pytest.mark.parametrize("arguments", [("gpt2", "--nonsense"), (), ("gpt2", "--context"), ("gpt2", "gpt2")])
-def test_wrong_usage_is_a_document_too(arguments: tuple[str, ...]) -> None:
-    plain = mila_here("plan", *arguments)
-    assert (plain.exit_code, plain.stdout) == (2, "")
-    assert "Error: " in plain.stderr
-    result = mila_here("plan", "--json", *arguments)
-    assert (result.exit_code, result.stderr) == (2, "")
-    assert isinstance(read_document(result.stdout), Failure)
-
-
-def test_of_wrong_usage_the_target_is_no_value_of_an_option() -> None:
-    code, found = document("--context", "32k", "--tree", "gpt2", "--nonsense")
-    assert isinstance(found, Failure)
-    assert (code, found.target) == (2, "gpt2")
-
-
-@pytest.mark.parametrize("content", ['{"model_type": "gpt2"', "[]", '{"model_type": "gpt2"}'])
-def test_a_malformed_file_is_refused(tmp_path: Path, content: str) -> None:
-    (tmp_path / "config.json").write_text(content)
-    result = mila_here("plan", tmp_path)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-    code, found = document(tmp_path)
-    assert isinstance(found, Failure)
-    assert (code, found.exit_code) == (1, 1)
-    assert str(tmp_path) in found.message
-
-
-def test_of_a_model_that_mila_does_not_have_nothing_can_be_told(tmp_path: Path) -> None:
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    result = mila_here("plan", tmp_path)
-    assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
-    assert "expected one of the model types gpt2" in result.stderr
-    assert document(tmp_path)[0] == 2
+def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
+    """In pipes too: ``less -R`` and ``cat`` obey what comes out of them."""
+    folder = tmp_path / "\x1b[2Jmodel\u202e"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps(random_config(Random(1), "gpt2")))
+    for options in ((), ("--tree",), ("--sweep", "batch=1,2")):
+        result = mila_here("plan", folder, "--no-search", *options, *FIXED)
+        assert result.exit_code == 0
+        assert result.stdout.startswith("\\x1b[2Jmodel\\u202e: ")
+        assert all(character.isprintable() or character == "\n" for character in result.stdout)
 
 
 def test_what_the_config_says_can_be_overridden(tmp_path: Path) -> None:
     config = random_config(Random(1), "gpt2") | {"tie_word_embeddings": True, "new_field": 3}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    assert mila_here("plan", tmp_path).exit_code == 1
+    refused = mila_here("plan", tmp_path)
+    assert (refused.exit_code, refused.stderr.strip().endswith("pass --ignore-fields new_field")) == (1, True)
+    noted = mila_here("plan", tmp_path, "--ignore-fields", "new_field", "--ignore-field", "newer", *FIXED)
+    assert "note: the config has no field 'newer' to ignore" in noted.stdout
     sizes = []
     for option in ("--tie-word-embeddings", "--no-tie-word-embeddings"):
         found = document(tmp_path, "--ignore-field", "new_field", option, *FIXED)[1]
@@ -285,16 +252,10 @@ def test_the_presets_are_listed() -> None:
     rows = result.stdout.splitlines()[2:]
     assert tuple(row.split()[0] for row in rows) == preset_names()
     assert "gpt2                 124,439,808      12    1,024  openai-community/gpt2" in rows
-
-
-def test_a_file_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    for option in ("--html", "--plot"):
-        place = tmp_path / "missing" / ("page.html" if option == "--html" else "picture.png")
-        result = mila_here("plan", "gpt2", option, place, "--no-search", *FIXED)
-        assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (1, "", 1)
-        code, found = document("gpt2", option, place, "--no-search", *FIXED)
-        assert isinstance(found, Failure)
-        assert (code, f"mila: {found.message}\n") == (1, result.stderr)
+    code, found = document("--list-presets")
+    assert isinstance(found, PresetsReport)
+    assert (code, [each.name for each in found.presets]) == (0, [*preset_names()])
+    assert [f"{each.parameters:,}" for each in found.presets] == [row.split()[1] for row in rows]
 
 
 # ---------------------------------------------------------------------- files
@@ -310,6 +271,7 @@ def test_pages_and_pictures(tmp_path: Path) -> None:
     again = mila_here("plan", "gpt2", "--sweep", "context=8,16", "--html", page, "--plot", picture, *FIXED)
     assert (again.exit_code, again.stderr) == (0, "")
     assert "584,266,944" not in page.read_text("utf-8")
+    assert "The first of 2 plans" in page.read_text("utf-8")
 
 
 def test_it_runs_by_itself() -> None:

@@ -11,6 +11,7 @@ import pytest
 from mila.cli.plan_plot import check_plot, write_plot
 from mila.errors import ConfigurationError
 from mila.planning import PlanReport, SweepReport
+from mila.planning.report import Outcome
 from tests.planning.page_reports import inference_report, sweep_report, training_report
 
 REPORTS: dict[str, PlanReport | SweepReport] = {
@@ -51,8 +52,55 @@ def test_the_picture_of_a_sweep_names_its_curves_and_cards(tmp_path: Path) -> No
     pytest.importorskip("matplotlib")
     write_plot(REPORTS["sweep"], tmp_path / "plan.svg")
     text = (tmp_path / "plan.svg").read_text("utf-8")
-    for said in ("float32", "bfloat16", "card 24 GiB", "budget", "128k", "context"):
+    caption = "Needed: reserved by Mila, and what is counted elsewhere."
+    for said in ("float32", "bfloat16", "card 24 GiB", "budget", "128k", "context", "fits", "does not fit", caption):
         assert f">{said}</text>" in text
+    assert ">not known</text>" not in text
+
+
+def test_the_points_of_a_sweep_are_where_its_verdicts_say(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """At a budget between what is reserved and what is needed."""
+    axes = pytest.importorskip("matplotlib.axes")
+    drawn: list[tuple[list[float], Any]] = []
+    original = axes.Axes.plot
+
+    def record(self: Any, *arguments: Any, **options: Any) -> Any:
+        drawn.append((list(arguments[1]), arguments[2] if len(arguments) > 2 else None))
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(axes.Axes, "plot", record)
+    sweep = sweep_report(inference_report())
+    point = next(each for each in sweep.points if each.needed_bytes is not None)
+    assert point.reserved_bytes is not None and point.needed_bytes is not None
+    budget = point.needed_bytes - 1
+    assert point.reserved_bytes < budget
+    outcome = {True: Outcome.FITS, False: Outcome.DOES_NOT_FIT}
+    points = [
+        each.model_copy(update={"outcome": outcome[each.needed_bytes <= budget]})
+        for each in sweep.points
+        if each.needed_bytes is not None
+    ]
+    write_plot(sweep.model_copy(update={"budget_bytes": budget, "points": points}), tmp_path / "plan.svg")
+    assert all(size > budget for sizes, marker in drawn for size in sizes if marker == "X")
+    assert all(size <= budget for sizes, marker in drawn for size in sizes if marker == "o")
+    assert any(sizes for sizes, marker in drawn if marker == "X")
+
+
+def test_what_is_elsewhere_can_be_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    axes = pytest.importorskip("matplotlib.axes")
+    hatches: list[Any] = []
+    original = axes.Axes.barh
+
+    def record(self: Any, *arguments: Any, **options: Any) -> Any:
+        hatches.append(options.get("hatch"))
+        return original(self, *arguments, **options)
+
+    monkeypatch.setattr(axes.Axes, "barh", record)
+    report = inference_report(budget=64 << 30)
+    lines = [each.model_copy(update={"bytes": 1 << 30, "is_counted": True}) for each in report.elsewhere]
+    write_plot(report.model_copy(update={"elsewhere": lines}), tmp_path / "plan.svg")
+    assert len({hatch for hatch in hatches if hatch is not None}) == len(lines) == 3
+    assert "without CUDA context (not measured)" in (tmp_path / "plan.svg").read_text("utf-8")
 
 
 def test_a_picture_replaces_its_kind_only(tmp_path: Path) -> None:

@@ -165,23 +165,38 @@ def training_report() -> PlanReport:
 
 def sweep_report(report: PlanReport) -> SweepReport:
     """Contexts from 1k to 128k in two dtypes; one combination has no plan."""
-    points = []
+    points, known = [], ELSEWHERE[0].bytes or 0
     for dtype, factor in (("float32", 2), ("bfloat16", 1)):
         for context in (1024 << power for power in range(8)):
             size = factor * (report.parameter_bytes + context * (1 << 17))
-            outcome = Outcome.FITS if size <= 40 * GIB else Outcome.DOES_NOT_FIT
+            outcome = Outcome.FITS if size + known <= 40 * GIB else Outcome.DOES_NOT_FIT
             points.append(
-                SweepPoint(options={"context": context, "dtype": dtype}, reserved_bytes=size, lines=[], outcome=outcome)
+                SweepPoint(
+                    options={"context": context, "dtype": dtype},
+                    reserved_bytes=size,
+                    needed_bytes=size + known,
+                    lines=[],
+                    outcome=outcome,
+                )
             )
     options: dict[str, int | str] = {"context": 2048, "dtype": "float8"}
     points.append(
-        SweepPoint(options=options, reserved_bytes=None, lines=[], outcome=Outcome.UNKNOWN, problem="no such dtype")
+        SweepPoint(
+            options=options,
+            reserved_bytes=None,
+            needed_bytes=None,
+            lines=[],
+            outcome=Outcome.UNKNOWN,
+            problem="no such dtype",
+        )
     )
     return SweepReport(
         target=report.target,
         choices=report.choices,
         varied=["context", "dtype"],
         budget_bytes=40 * GIB,
+        budget_source="as asked",
+        uncounted=[ELSEWHERE[1].label],
         points=points,
     )
 
@@ -219,7 +234,12 @@ def _verdict(reserved: int, budget: int | None) -> Verdict:
     needed = reserved + (ELSEWHERE[0].bytes or 0)
     if budget is None:
         return Verdict(
-            outcome=Outcome.UNKNOWN, needed_bytes=needed, budget_bytes=None, budget_source="", left_bytes=None
+            outcome=Outcome.UNKNOWN,
+            needed_bytes=needed,
+            budget_bytes=None,
+            budget_source="",
+            left_bytes=None,
+            uncounted=[ELSEWHERE[1].label],
         )
     outcome = Outcome.FITS if needed <= budget else Outcome.DOES_NOT_FIT
     return Verdict(
@@ -228,4 +248,5 @@ def _verdict(reserved: int, budget: int | None) -> Verdict:
         budget_bytes=budget,
         budget_source="as asked",
         left_bytes=budget - needed,
+        uncounted=[ELSEWHERE[1].label],
     )

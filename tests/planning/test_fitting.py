@@ -64,7 +64,7 @@ def left_with(target: Target, report: PlanReport, **changes: Any) -> int:
     """Plan again with other choices; return what is left of the same budget."""
     fields = {name: value for name, value in report.choices.model_dump().items() if value is not None}
     fields |= {"budget": report.verdict.budget_bytes, **changes}
-    if fields.get("prefill", 0) > fields["context"]:
+    if (fields.get("prefill") or 0) > fields["context"]:
         fields["prefill"] = fields["context"]
     left = plan(target, PlanRequest.model_validate(fields), search=False).verdict.left_bytes
     assert left is not None
@@ -75,16 +75,17 @@ def left_with(target: Target, report: PlanReport, **changes: Any) -> int:
 def test_limits_fit_and_one_more_does_not(target: Target, fields: dict[str, Any], share: float) -> None:
     report = report_within(target, fields, share)
     assert [limit.option for limit in report.limits] == ["context", "batch"]
+    asked = {"prefill": fields.get("prefill")}  # by default it is that of the context
     for limit in report.limits:
         if limit.value is None:
-            assert left_with(target, report, **{limit.option: 1}) < 0
+            assert left_with(target, report, **asked, **{limit.option: 1}) < 0
             assert limit.reserved_bytes is None
             continue
-        assert left_with(target, report, **{limit.option: limit.value}) >= 0
+        assert left_with(target, report, **asked, **{limit.option: limit.value}) >= 0
         most = target.config.max_seq_len if limit.option == "context" else MOST_BATCH
         assert limit.is_models_limit is (limit.option == "context" and limit.value == most)
         if limit.value < most:
-            assert left_with(target, report, **{limit.option: limit.value + 1}) < 0
+            assert left_with(target, report, **asked, **{limit.option: limit.value + 1}) < 0
 
 
 @pytest.mark.parametrize(("target", "fields", "share"), TIGHT, ids=described)
@@ -137,13 +138,33 @@ def test_the_least_intrusive_remedy_comes_first() -> None:
 def test_two_changes_are_looked_for_where_one_is_not_enough_or_takes_most_away() -> None:
     enough = report_within(LLAMA, {"batch": 16}, 0.15)
     assert any("+" not in remedy.change for remedy in enough.remedies)
-    drastic = [remedy.change for remedy in report_within(LLAMA, {"batch": 16}, 0.03).remedies]
-    assert drastic[-1] == "context"
-    assert drastic[:-1]
-    assert all("+" in change for change in drastic[:-1])
-    pairs = [remedy.change for remedy in report_within(LLAMA, {"batch": 16}, 0.005).remedies]
+    *first, last = report_within(LLAMA, {"batch": 16}, 0.15).remedies
+    assert first
+    assert all("+" in remedy.change for remedy in first)
+    assert last.options == "--batch 1"
+    assert all("--batch 1" not in remedy.options for remedy in first)
+    pairs = [remedy.change.count("+") for remedy in report_within(LLAMA, {"batch": 16}, 0.08).remedies]
     assert pairs
-    assert all("+" in change for change in pairs)
+    assert set(pairs) == {1}
+
+
+def test_three_changes_are_looked_for_where_two_are_not_enough() -> None:
+    triples = report_within(LLAMA, {"batch": 16}, 0.02).remedies
+    assert triples
+    assert {remedy.change.count("+") for remedy in triples} == {2}
+    request = PlanRequest(mode=Mode.TRAINING, batch=8, budget=1500 << 20)
+    found = [sorted(shlex.split(remedy.options)) for remedy in plan("gpt2", request).remedies]
+    assert sorted(shlex.split("--optimizer none --dtype bfloat16 --batch 1 --accumulate 8")) in found
+
+
+def test_a_smaller_context_is_no_remedy_below_an_eighth_and_below_16() -> None:
+    for context, least in ((20_000, 2500), (1001, 126), (40, 16), (16, 16)):
+        contexts = []
+        for share in (0.005, 0.02, 0.05, 0.1, 0.2, 0.4, 0.6, 0.8, 0.9, 0.99):
+            report = report_within(LLAMA, {"context": context, "batch": 4}, share)
+            contexts += [options_of(remedy).get("context", context) for remedy in report.remedies]
+        assert least <= min(contexts) <= context
+        assert (min(contexts) < context) is (context > 16)
 
 
 def test_training_suggests_parts_of_the_batch() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from mila.errors import CheckpointError
+from mila.errors import CheckpointError, ConfigurationError
 from mila.models.gguf_import import import_gguf
 from mila.planning.report import TargetKind
 from mila.planning.targets import read_target
@@ -57,6 +57,7 @@ def test_a_gguf_file_is_the_model_of_its_import(tmp_path: Path, number: int) -> 
     assert target.stored.nbytes == sum(array.nbytes for array in tensors)
     assert target.stored.elements == sum(array.size for array in tensors)
     assert target.notes[-1].startswith("planned as `mila import` makes it")
+    assert "a GGUF file has no field 'other' to ignore" in read_target(str(path), ignore_fields=["other"]).notes
 
 
 @pytest.mark.parametrize(
@@ -85,7 +86,7 @@ def test_a_gguf_file_that_is_not_understood_is_refused(tmp_path: Path) -> None:
     refused(path, CheckpointError, "truncated, an incomplete download")
     path.write_text("<html>")
     refused(path, CheckpointError, "expected a GGUF file.*HTML")
-    refused(tmp_path, CheckpointError, r"expected a model folder with config.json, got GGUF files: .*name the file")
+    refused(tmp_path, ConfigurationError, r"expected a model folder with config.json, got GGUF files: .*name the file")
 
 
 def test_a_file_of_the_gguf_package(tmp_path: Path) -> None:

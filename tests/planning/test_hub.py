@@ -316,7 +316,11 @@ def test_the_environment_is_that_of_the_package(hub: Hub, tmp_path: Path) -> Non
 
 def test_without_the_package_its_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    refused("hf://tests/single", ConfigurationError, r"needs the package huggingface_hub: pip install 'huggingface_hub>=1.0'")
+    refused(
+        "hf://tests/single",
+        ConfigurationError,
+        r"needs the package huggingface_hub: pip install 'huggingface_hub>=1.0'",
+    )
 
 
 def test_a_package_that_is_too_old_is_told(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -195,7 +195,9 @@ def test_a_cut_gguf_file_is_one_error(tmp_path: Path) -> None:
     ("target", "options", "message"),
     [
         ("nothing", {}, "got nothing of that name"),
-        ("hf://openai-community/gpt2", {}, "models of the hub are planned, by `mila plan`"),
+        ("hf://a/b", {}, "^'hf://a/b': expected a file or a folder, got a model of the hub, which `mila plan` plans$"),
+        ("preset:gpt2", {}, "^'preset:gpt2': expected a file or a folder, got a preset, which `mila plan` plans$"),
+        ("gpt2", {}, "got nothing of that name; the preset of that name is for `mila plan`$"),
         ("", {}, "expected the name of a file or a folder"),
         (7, {}, "expected the name of a file or a folder"),
         ("text.txt", {}, "got a file of another kind"),

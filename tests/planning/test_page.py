@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
+import shlex
 from functools import cache
+from html import unescape
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -126,16 +128,54 @@ def test_a_page_says_what_the_report_says(name: str) -> None:
         *report.assumptions,
         *report.target.notes,
         *(remedy.label for remedy in report.remedies),
-        *(plan_command(report, remedy.options) for remedy in report.remedies),
-        plan_command(report),
     ):
         assert text in said
+    for options in ("", *(remedy.options for remedy in report.remedies)):
+        assert plan_command(report, options) in "".join(page_of(name).texts)
+
+
+def test_a_command_breaks_between_its_words_only() -> None:
+    report = inference_report(target="my-model/$(x) <b>")
+    expected = [shlex.quote(word) for word in shlex.split(plan_command(report))]
+    words = re.findall(r'<span class="word">(.*?)</span>', page_html(report).partition("<footer>")[2])
+    assert [unescape(word) for word in words] == expected
+    assert re.search(r"\.command \.word \{[^}]*display: inline-block", page_html(report))
+
+
+def test_what_fits_without_something_that_nobody_measured_says_so() -> None:
+    words = "without CUDA context (not measured)"
+    assert f"Fits, {words}: needs " in text_of(page_html(inference_report(budget=64 * GIB)))
+    assert words not in text_of(page_html(inference_report()))
+
+
+def test_the_page_of_a_sweep_begins_with_all_of_its_plans() -> None:
+    report = inference_report(context=1024)
+    sweep = sweep_report(report)
+    html = page_html(report, sweep=sweep, of_sweep=True)
+    text = text_of(html[html.index("<header>") : html.index("</footer>")] + "</footer>")
+    places = [
+        text.index(words)
+        for words in (
+            "of 17 plans fit in 40.00 GiB, without CUDA context (not measured)",
+            "Over context and dtype",
+            "The first of 17 plans: context 1,024, float32",
+            "needs ",
+            "What it takes",
+            "The first of these plans again",
+        )
+    ]
+    assert places == sorted(places)
+    assert text.count(" varies ") == 2
+    assert " prefill " not in text.partition("Over context")[0]
+    unknown = sweep.model_copy(update={"budget_bytes": None})
+    assert "17 plans: cannot tell" in text_of(page_html(report, sweep=unknown, of_sweep=True))
+    assert "The first of" not in text_of(page_html(report, sweep=sweep))
 
 
 def test_that_nothing_helps_is_said_where_something_was_looked_for() -> None:
     tight = inference_report(budget=GIB).model_copy(update={"remedies": []})
     assert tight.limits
-    words = "No change of one or two options makes it fit."
+    words = "No change of up to 3 options makes it fit."
     assert words in text_of(page_html(tight))
     assert words not in text_of(page_html(tight.model_copy(update={"limits": []})))
 

@@ -14,7 +14,7 @@ import pytest
 from mila.components import Attention
 from mila.core import Component, TrainingStep
 from mila.devices import ExecutionContext
-from mila.errors import ConfigurationError, DeviceError, DTypeError, ShapeError
+from mila.errors import ConfigurationError, DeviceError, DTypeError, ShapeError, UnaddressableError
 from mila.memory import MemoryStats
 from mila.models import GptConfig, LlamaConfig
 from mila.planning import Mode, OptimizerKind, PlanReport, PlanRequest, Target, plan
@@ -274,7 +274,7 @@ def test_assumptions_say_what_was_chosen() -> None:
         ({"quantize": "fp8"}, ConfigurationError, "quantize: expected none"),
         ({"device": "tpu"}, DeviceError, "device: expected 'cpu' or 'cuda:<index>', got 'tpu'"),
         ({"device": "cuda:0", "dtype": "float64"}, DeviceError, "not float64"),
-        ({"batch": 10**16}, ShapeError, "more than any memory addresses"),
+        ({"batch": 10**16}, UnaddressableError, "more than any memory addresses"),
     ],
 )
 def test_options_that_no_build_takes_are_refused_in_one_line(

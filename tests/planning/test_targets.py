@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -231,7 +232,7 @@ WRONG_FILES: list[tuple[str, str, type[MilaError], str]] = [
     ("config.json", config_with(model_type="bert"), CheckpointError, "expected one of the model types .*got 'bert'"),
     ("config.json", config_with(model_type=["gpt2"]), CheckpointError, r"got \['gpt2'\]"),
     ("config.json", config_with(model_type="clip"), CheckpointError, "got 'clip'; a text encoder is planned in Python"),
-    ("config.json", config_with(num_hidden_layers=10**6), CheckpointError, "at most 4096 layers, .*got 1000000"),
+    ("config.json", config_with(num_hidden_layers=10**6), CheckpointError, "at most 1024 layers, .*got 1000000"),
     ("config.json", config_with(quantization_config={"quant_method": "gptq"}), CheckpointError,
      "quantization_config: expected None, got {'quant_method': 'gptq'}, which Mila does not compute"),
     ("config.json", config_with(hidden_act="relu2"), CheckpointError, "config.json: hidden_act: expected one of"),
@@ -271,7 +272,17 @@ def test_weights_without_a_config_say_what_is_missing(tmp_path: Path) -> None:
         ConfigurationError,
         "expected a config.json beside it, got none; the number of heads and the longest sequence are in no header",
     )
-    refused(tmp_path, CheckpointError, "expected a model folder with config.json, got a folder without")
+    refused(tmp_path, ConfigurationError, "expected a model folder with config.json, got a folder without")
+
+
+def test_a_pipe_is_called_one(tmp_path: Path) -> None:
+    """It is not opened: that would wait for its other end."""
+    for name, kind, message in (
+        ("pipe", ConfigurationError, "got a pipe or a device"),
+        ("a.safetensors", CheckpointError, "got a folder, a pipe or a device"),
+    ):
+        os.mkfifo(tmp_path / name)
+        refused(tmp_path / name, kind, message)
 
 
 # ---------------------------------------------------------------------- all of them

@@ -70,8 +70,8 @@ def test_what_is_no_file_is_refused(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     for name, message in (
         ("missing", "could not be opened: No such file or directory"),
-        ("", "expected a file, got a folder or a device"),
-        ("pipe", "expected a file, got a folder or a device"),
+        ("", "expected a file, got a folder, a pipe or a device"),
+        ("pipe", "expected a file, got a folder, a pipe or a device"),
         ("n" * 5000, "could not be opened: File name too long"),
         ("a\0b", "expected a path that the system can open"),
     ):

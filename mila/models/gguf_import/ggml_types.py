@@ -111,9 +111,7 @@ def _check_dequantizable(kind: GgmlType, path: Path) -> None:
     try:
         import gguf
     except ImportError:
-        raise CheckpointError(
-            f"{path}: tensors of type {kind.name} need the package gguf: pip install gguf"
-        ) from None
+        raise CheckpointError(f"{path}: tensors of type {kind.name} need the package gguf: pip install gguf") from None
     block = np.zeros((1, kind.block_bytes), np.uint8)
     try:
         # What the installed version can do, it shows on one block.

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shlex
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
 
 from mila.errors import ConfigurationError
 from mila.memory import format_bytes
+from mila.planning.elsewhere import without
+from mila.planning.fitting import MOST_CHANGES
 from mila.planning.page.bar import memory_bar, sharing_bars
 from mila.planning.page.commands import plan_command
 from mila.planning.page.components import component_tree
@@ -30,23 +33,28 @@ __all__ = ["check_page", "page_html", "write_page"]
 
 _SUFFIXES = (".html", ".htm")
 _START = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="mila plan">'
+#: Choices that the page of a sweep leaves out where the option varies: they follow it.
+_FOLLOWING = {"context": ("prefill",), "mode": ("prefill", "optimizer", "accumulate")}
 _SIGNS = {Outcome.FITS: "✓", Outcome.DOES_NOT_FIT: "✕", Outcome.UNKNOWN: "?"}
 
 
-def write_page(report: PlanReport, path: Path | str, *, sweep: SweepReport | None = None) -> None:
+def write_page(
+    report: PlanReport, path: Path | str, *, sweep: SweepReport | None = None, of_sweep: bool = False
+) -> None:
     """Write the page of a plan; whenever the writer dies, the file is the old one or the new one.
 
     Args:
         report: of ``mila.planning.plan``.
         path: a name that ends in ``.html``: free, or that of a page that was written so.
         sweep: what the curve is drawn from.
+        of_sweep: the page is that of the sweep, and the plan is its first one.
 
     Raises:
         ConfigurationError: another ending, or a file that is no page of a plan.
         CheckpointError: the operating system refuses.
     """
     check_page(path)
-    content = page_html(report, sweep=sweep).encode()
+    content = page_html(report, sweep=sweep, of_sweep=of_sweep).encode()
     write_file_atomically(Path(path), lambda file: filesystem.write(file, content))
 
 
@@ -67,8 +75,9 @@ def check_page(path: Path | str) -> None:
         raise ConfigurationError(f"expected a free name or a page of a plan to replace, got {path}, which is none")
 
 
-def page_html(report: PlanReport, *, sweep: SweepReport | None = None) -> str:
-    """The page as text; the same for the same report."""
+def page_html(report: PlanReport, *, sweep: SweepReport | None = None, of_sweep: bool = False) -> str:
+    """The page as text; the same for the same report. Arguments are those of `write_page`."""
+    swept = sweep if of_sweep else None
     style, script = _resource("style.css"), _resource("script.js")
     checksum = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{checksum}'; base-uri 'none'"
@@ -76,12 +85,13 @@ def page_html(report: PlanReport, *, sweep: SweepReport | None = None) -> str:
         element("meta", http_equiv="Content-Security-Policy", content=f"{policy}; form-action 'none'"),
         element("meta", name="viewport", content="width=device-width, initial-scale=1"),
         element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{report.target.name}: {_verdict(report)}"),
+        element("title", f"{report.target.name}: {_verdict(report) if swept is None else _sweep_verdict(swept)[1]}"),
         element("style", Markup(style)),
     ]
-    main = element("main", *_sections(report, sweep))
+    sections = _sections(report, sweep) if swept is None else _sweep_sections(report, swept)
     kind = report.choices.mode.value
-    body = element("body", _header(report), main, _footer(report), element("script", Markup(script)), class_=kind)
+    parts = (_header(report, swept), element("main", *sections), _footer(report, swept))
+    body = element("body", *parts, element("script", Markup(script)), class_=kind)
     return f"{_START.decode()}{joined(head, chr(10))}</head>\n{body}</html>\n"
 
 
@@ -89,7 +99,7 @@ def _resource(name: str) -> str:
     return (resources.files(__name__) / name).read_text("utf-8")
 
 
-def _header(report: PlanReport) -> Markup:
+def _header(report: PlanReport, swept: SweepReport | None) -> Markup:
     target, choices = report.target, report.choices
     facts = [
         ("model", f"{target.model_type}, {target.layers:,} layers"),
@@ -107,17 +117,39 @@ def _header(report: PlanReport) -> Markup:
     if target.stored_bytes is not None:
         dtypes = ", ".join(target.stored_dtypes)
         facts.append(("in its files", f"{format_bytes(target.stored_bytes)}{f' as {dtypes}' if dtypes else ''}"))
-    pairs = [element("div", element("dt", name), element("dd", value)) for name, value in facts if value]
-    outcome = report.verdict.outcome
-    verdict = [element("span", _SIGNS[outcome], class_="sign", aria_hidden="true"), _verdict(report)]
+    varied = [] if swept is None else swept.varied
+    following = {name for option in varied for name in _FOLLOWING.get(option, ())} - {*varied}
+    pairs = [
+        element("div", element("dt", name), element("dd", "varies" if name in varied else value))
+        for name, value in facts
+        if value and name not in following
+    ]
+    outcome, said = (report.verdict.outcome, _verdict(report)) if swept is None else _sweep_verdict(swept)
     return element(
         "header",
         element("p", "mila plan", class_="brand"),
         element("h1", target.name),
         element("p", target.target, class_="target") if target.target != target.name else "",
-        element("p", *verdict, class_=f"verdict {outcome.value.replace('_', '-')}"),
+        _verdict_line(outcome, said),
         element("dl", *pairs, class_="facts"),
     )
+
+
+def _verdict_line(outcome: Outcome, said: str) -> Markup:
+    sign = element("span", _SIGNS[outcome], class_="sign", aria_hidden="true")
+    return element("p", sign, said, class_=f"verdict {outcome.value.replace('_', '-')}")
+
+
+def _sweep_verdict(sweep: SweepReport) -> tuple[Outcome, str]:
+    """How many of the plans fit; a sweep fits where any does."""
+    outcomes = [point.outcome for point in sweep.points]
+    if sweep.budget_bytes is None:
+        return Outcome.UNKNOWN, f"{len(outcomes):,} plans: cannot tell, how much there is, is not known"
+    fitting = outcomes.count(Outcome.FITS)
+    said = f"{fitting:,} of {len(outcomes):,} plans fit in {format_bytes(sweep.budget_bytes)}"
+    if fitting and sweep.uncounted:
+        said = f"{said}, {without(sweep.uncounted)}"
+    return (Outcome.FITS if fitting else Outcome.DOES_NOT_FIT), said
 
 
 def _verdict(report: PlanReport) -> str:
@@ -127,8 +159,25 @@ def _verdict(report: PlanReport) -> str:
         return f"Cannot tell: needs {needed}; how much there is, is not known"
     there = format_bytes(verdict.budget_bytes)
     if verdict.outcome is Outcome.FITS:
-        return f"Fits: needs {needed} of {there}, {format_bytes(verdict.left_bytes)} are left"
+        fits = f"Fits, {without(verdict.uncounted)}" if verdict.uncounted else "Fits"
+        return f"{fits}: needs {needed} of {there}, {format_bytes(verdict.left_bytes)} are left"
     return f"Does not fit: needs {needed} of {there}, {format_bytes(-verdict.left_bytes)} are missing"
+
+
+def _sweep_sections(report: PlanReport, sweep: SweepReport) -> Iterator[Markup]:
+    """All plans, then the first one by itself."""
+    yield _curve_section(sweep)
+    first = next(point.options for point in sweep.points if point.problem is None)
+    options = ", ".join(f"{name} {value:,}" if isinstance(value, int) else value for name, value in first.items())
+    title = f"The first of {len(sweep.points):,} plans: {options}"
+    yield _section("first", title, _verdict_line(report.verdict.outcome, _verdict(report)))
+    yield from _sections(report, None)
+
+
+def _curve_section(sweep: SweepReport) -> Markup:
+    picture = context_curve(sweep)
+    table = element("details", element("summary", f"All {len(sweep.points):,} plans"), sweep_table(sweep))
+    return _section("curve", f"Over {' and '.join(sweep.varied)}", picture or "", table)
 
 
 def _sections(report: PlanReport, sweep: SweepReport | None) -> Iterator[Markup]:
@@ -140,9 +189,7 @@ def _sections(report: PlanReport, sweep: SweepReport | None) -> Iterator[Markup]
         yield remedies
     yield from _component_sections(report)
     if sweep is not None:
-        picture = context_curve(sweep)
-        table = element("details", element("summary", f"All {len(sweep.points):,} plans"), sweep_table(sweep))
-        yield _section("curve", f"Over {' and '.join(sweep.varied)}", picture or "", table)
+        yield _curve_section(sweep)
     step = report.fullest_step
     text = (
         f"Values, their gradients and workspaces share one region. It is fullest at {step.step}: no placement can do"
@@ -185,7 +232,7 @@ def _remedies(report: PlanReport) -> Markup | None:
     if report.remedies:
         parts.append(element("ul", *(_remedy(report, remedy) for remedy in report.remedies), class_="remedies"))
     elif report.verdict.outcome is Outcome.DOES_NOT_FIT and report.limits:  # without limits nothing was looked for
-        parts.append(element("p", "No change of one or two options makes it fit."))
+        parts.append(element("p", f"No change of up to {MOST_CHANGES} options makes it fit."))
     if report.limits:
         limits = [element("li", *_limit(limit)) for limit in report.limits]
         title = element("h3", "The most that fits, everything else as asked")
@@ -198,8 +245,14 @@ def _remedies(report: PlanReport) -> Markup | None:
 
 def _remedy(report: PlanReport, remedy: Remedy) -> Markup:
     takes = f"reserves {format_bytes(remedy.reserved_bytes)}, leaves {format_bytes(remedy.left_bytes)}"
-    command = element("code", plan_command(report, remedy.options), class_="command", tabindex=0)
+    command = _command(plan_command(report, remedy.options))
     return element("li", element("p", element("b", remedy.label), " ", element("span", takes)), command)
+
+
+def _command(line: str) -> Markup:
+    """A line for a shell, which breaks between its words only: else one would break behind any hyphen."""
+    words = [element("span", shlex.quote(word), class_="word") for word in shlex.split(line)]
+    return element("code", joined(words, " "), class_="command", tabindex=0)
 
 
 def _limit(limit: Limit) -> Iterator[str]:
@@ -213,11 +266,11 @@ def _limit(limit: Limit) -> Iterator[str]:
         yield "; the model allows no more"
 
 
-def _footer(report: PlanReport) -> Markup:
+def _footer(report: PlanReport, swept: SweepReport | None) -> Markup:
     return element(
         "footer",
-        element("h2", "The same plan again"),
-        element("code", plan_command(report), class_="command", tabindex=0),
+        element("h2", "The same plan again" if swept is None else "The first of these plans again"),
+        _command(plan_command(report)),
         element(
             "p", "Asked of the model's graph, which was constructed and not built: nothing was loaded or allocated."
         ),

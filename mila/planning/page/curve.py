@@ -68,7 +68,7 @@ def cards_below(end: int) -> list[int]:
 def context_curve(sweep: SweepReport) -> Markup | None:
     """The picture, wide and narrow; ``None`` where there is nothing to draw a line through."""
     axis, lines = series_of(sweep)
-    sizes = [point.reserved_bytes for line in lines for _, point in line.points if point.reserved_bytes is not None]
+    sizes = [point.needed_bytes for line in lines for _, point in line.points if point.needed_bytes is not None]
     values = sorted({value for line in lines for value, _ in line.points})
     if len(values) < 2 or not sizes or values[0] < 1:
         return None
@@ -81,9 +81,8 @@ def context_curve(sweep: SweepReport) -> Markup | None:
         element("li", element("span", class_=f"key series-{number % _SERIES_STYLES}", aria_hidden="true"), line.label)
         for number, line in enumerate(lines)
     ]
-    marks = element(
-        "p", "● fits  ○ not known  ✕ does not fit; the verdict counts what is elsewhere, too.", class_="note"
-    )
+    said = "● fits  ○ not known  ✕ does not fit. Needed: reserved by Mila, and what is counted elsewhere."
+    marks = element("p", said, class_="note")
     return element("figure", element("ul", *legend, class_="legend"), *drawings, marks, class_="curve")
 
 
@@ -116,11 +115,11 @@ class _Drawing:
             class_=f"plot {name}",
             viewBox=f"0 0 {self.width} {self.height}",
             role="img",
-            aria_label=f"Reserved bytes over {self.axis}. {said}.",
+            aria_label=f"Needed bytes over {self.axis}. {said}.",
         )
 
     def _size(self, point: SweepPoint) -> str:
-        return "no plan" if point.reserved_bytes is None else format_bytes(point.reserved_bytes)
+        return "no plan" if point.needed_bytes is None else format_bytes(point.needed_bytes)
 
     def _x(self, value: int) -> float:
         low, high = math.log(self.values[0]), math.log(self.values[-1])
@@ -171,15 +170,15 @@ class _Drawing:
     def _line(self, line: Series, style: str) -> Iterator[Markup]:
         path, pen = [], "M"
         for value, point in line.points:
-            if point.reserved_bytes is None:
+            if point.needed_bytes is None:
                 pen = "M"
                 continue
-            path.append(f"{pen}{self._x(value)} {self._y(point.reserved_bytes)}")
+            path.append(f"{pen}{self._x(value)} {self._y(point.needed_bytes)}")
             pen = "L"
         yield element("path", d="".join(path), class_=f"line {style}")
         for value, point in line.points:
-            if point.reserved_bytes is not None:
-                yield self._mark(value, point, point.reserved_bytes, f"{line.label}, {self.axis} {value:,}", style)
+            if point.needed_bytes is not None:
+                yield self._mark(value, point, point.needed_bytes, f"{line.label}, {self.axis} {value:,}", style)
 
     def _mark(self, value: int, point: SweepPoint, size: int, said: str, style: str) -> Markup:
         x, y = self._x(value), self._y(size)

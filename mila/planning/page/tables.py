@@ -143,7 +143,8 @@ def _row(head: Markup, kind: str, sizes: Sizes, columns: Sequence[str], data_dep
 def sweep_table(sweep: SweepReport) -> Markup:
     """Every point of a sweep."""
     cells = [element("th", name, scope="col") for name in sweep.varied]
-    cells += [element("th", "reserved", scope="col", class_="number"), element("th", "verdict", scope="col")]
+    cells += [element("th", title, scope="col", class_="number") for title in ("reserved", "needed")]
+    cells.append(element("th", "verdict", scope="col"))
     rows = [_point(point, sweep.varied) for point in sweep.points]
     table = element(
         "table", element("thead", element("tr", *cells)), element("tbody", *rows), class_="components sorts"
@@ -155,8 +156,8 @@ def _point(point: SweepPoint, varied: Sequence[str]) -> Markup:
     head, *others = [point.options.get(name, "") for name in varied]
     cells = [element("th", _value(head), scope="row", data_b=head if isinstance(head, int) else None)]
     cells += [element("td", _value(each), class_="value") for each in others]
-    size = point.reserved_bytes
-    cells.append(element("td", "", data_b=-1) if size is None else element("td", format_bytes(size), data_b=size))
+    for size in (point.reserved_bytes, point.needed_bytes):
+        cells.append(element("td", "", data_b=-1) if size is None else element("td", format_bytes(size), data_b=size))
     cells.append(element("td", point.problem or OUTCOMES[point.outcome]))
     return element("tr", *cells)
 
