@@ -4,10 +4,27 @@ from __future__ import annotations
 
 import gc
 import importlib.util
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def find_benchmarks() -> None:
+    """Let tests import ``benchmarks``, which is not installed, without the checkout on the path: it holds mila, too."""
+    folder = ROOT / "benchmarks"
+    specification = importlib.util.spec_from_file_location(
+        "benchmarks", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert specification is not None and specification.loader is not None
+    sys.modules["benchmarks"] = importlib.util.module_from_spec(specification)
+    specification.loader.exec_module(sys.modules["benchmarks"])
+
+
+find_benchmarks()
 settings.register_profile("mila", deadline=None, derandomize=True, database=None)
 settings.load_profile("mila")
 
