@@ -202,7 +202,7 @@ WRONG_NAMES: list[tuple[str, type[MilaError], str]] = [
     ("config.json", ConfigurationError, "config.json: expected a file or a folder, got nothing of that name$"),
     ("x" * 5000, CheckpointError, "File name too long"),
     ("a\0b", CheckpointError, "a NUL character"),
-    ("/dev/null", ConfigurationError, "got a file of another kind"),
+    ("/dev/null", ConfigurationError, "got a pipe or a device"),
 ]  # fmt: skip
 
 
