@@ -304,7 +304,7 @@ def test_what_an_error_asks_to_decide_can_be_decided_here(tmp_path: Path) -> Non
     fields = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**fields, "frobnicate": 1}))
     refused = generated(folder)
-    assert (refused.exit_code, "frobnicate" in refused.stderr, "--ignore-fields frobnicate" in refused.stderr) == (1, True, True)
+    assert (refused.exit_code, "pass --ignore-fields frobnicate" in refused.stderr) == (1, True)
     assert generated(folder, "--ignore-fields", "frobnicate").exit_code == 0
     has_head = not fields["tie_word_embeddings"]
     decided = "--tie-word-embeddings" if has_head else "--no-tie-word-embeddings"
