@@ -20,7 +20,11 @@ ROOT = Path(__file__).resolve().parents[2]
 MIB = 2**20
 #: Memory is flat in what no layer changes, so that more layers add the same to each of these.
 SIZES = ("reserved_bytes", "parameter_bytes", "state_bytes", "gradient_bytes")
-REQUESTS = (PlanRequest(dtype="bfloat16"), PlanRequest(mode=Mode.TRAINING, context=64, batch=2))
+REQUESTS = (
+    PlanRequest(dtype="bfloat16"),
+    PlanRequest(dtype="bfloat16", device="cuda:0", batch=2),
+    PlanRequest(mode=Mode.TRAINING, context=64, batch=2),
+)
 
 
 class Build(NamedTuple):
