@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from itertools import cycle
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -67,17 +68,16 @@ def test_a_build_of_a_preset_takes_what_was_planned(case: Build) -> None:
     assert abs(grown - reserved) <= max(reserved / 100, 4 * MIB), f"planned {reserved:,}, grew by {grown:,}"
 
 
-@pytest.mark.parametrize("name", preset_names())
-def test_every_layer_adds_the_same(name: str) -> None:
+@pytest.mark.parametrize(("name", "asked"), zip(preset_names(), cycle(REQUESTS), strict=False), ids=str)
+def test_every_layer_adds_the_same(name: str, asked: PlanRequest) -> None:
     """All layers lie on the line through two and three, to the byte: these may be built in place of a large model."""
     target = read_target(name)
-    for request in REQUESTS:
-        depths = (2, 3, target.config.num_layers)
-        plans = {layers: plan(with_layers(target, layers), request, search=False) for layers in depths}
-        for size in SIZES:
-            assert off_the_line({layers: getattr(each, size) for layers, each in plans.items()}) == 0, (request, size)
-        lines = [{layers: each.lines[i].bytes for layers, each in plans.items()} for i in range(len(plans[2].lines))]
-        assert [off_the_line(sizes) for sizes in lines] == [0] * len(lines), request
+    depths = (2, 3, target.config.num_layers)
+    plans = {layers: plan(with_layers(target, layers), asked, search=False) for layers in depths}
+    for size in SIZES:
+        assert off_the_line({layers: getattr(each, size) for layers, each in plans.items()}) == 0, size
+    lines = [{layers: each.lines[i].bytes for layers, each in plans.items()} for i in range(len(plans[2].lines))]
+    assert [off_the_line(sizes) for sizes in lines] == [0] * len(lines)
 
 
 def test_a_layer_that_differs_is_noticed() -> None:
