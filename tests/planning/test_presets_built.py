@@ -68,7 +68,7 @@ def test_a_build_of_a_preset_takes_what_was_planned(case: Build) -> None:
     assert abs(grown - reserved) <= max(reserved / 100, 4 * MIB), f"planned {reserved:,}, grew by {grown:,}"
 
 
-@pytest.mark.parametrize(("name", "asked"), zip(preset_names(), cycle(REQUESTS), strict=False), ids=str)
+@pytest.mark.parametrize(("name", "asked"), [*zip(preset_names(), cycle(REQUESTS), strict=False)], ids=preset_names())
 def test_every_layer_adds_the_same(name: str, asked: PlanRequest) -> None:
     """All layers lie on the line through two and three, to the byte: these may be built in place of a large model."""
     target = read_target(name)
