@@ -18,6 +18,7 @@ from mila.models.hugging_face.architecture import Architecture
 from mila.models.hugging_face.clip_config import clip_text_folder
 from mila.models.hugging_face.clip_names import resolve_names
 from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
+from mila.models.hugging_face.names import HEAD, TABLE
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.language_model import LanguageModelConfig
 from mila.planning.inspection_report import ContentKind, Finding, FindingKind
@@ -32,7 +33,6 @@ from mila.training.saved_model import load_architecture
 
 #: Of an archive.
 PARAMETERS = "model/parameters.safetensors"
-_HEAD, _TABLE = "lm_head.weight", "embedding.wte"
 _FORMAT_NAMES = {
     each.name.lower() if each.numpy_dtype is None else each.numpy_dtype.name: each.name
     for each in FORMAT_DTYPES.values()
@@ -94,24 +94,24 @@ def _check_language_model(
     notes = (*found.notes, *check_vocabulary(file.parent, found.config.vocab_size), *compared)
     if table is None:
         return notes
-    sides = [Side(content, content.tensors[name]) for name in (table, _HEAD)]
+    sides = [Side(content, content.tensors[name]) for name in (table, HEAD)]
     values = compare_values(*sides, tolerance=0.0)
     if values.differing:
         raise CheckpointError(
-            f"{file}: says that the head is the token table, and the weights have a {_HEAD} that differs from {table}; "
+            f"{file}: says that the head is the token table, and the weights have a {HEAD} that differs from {table}; "
             "pass tie_word_embeddings=False to use it, or True to use the table"
         )
-    return (*notes, f"{_HEAD} equals {table}: loading keeps it once")
+    return (*notes, f"{HEAD} equals {table}: loading keeps it once")
 
 
 def _table_beside_head(content: StoredContent, architecture: Architecture, config: LanguageModelConfig) -> str | None:
     """The name of the token table, where the config ties the head to it and the file stores both."""
-    if not config.tie_word_embeddings or _HEAD not in content.tensors:
+    if not config.tie_word_embeddings or HEAD not in content.tensors:
         return None
     network = architecture.network_class("model", config, dtype=np.dtype(np.float32))
     names = architecture.names.resolve(network, {*content.tensors, *content.aliases})
-    table = names.pieces[_TABLE][0].name
-    if table not in content.tensors or incomparable(content.tensors[table], content.tensors[_HEAD]):
+    table = names.pieces[TABLE][0].name
+    if table not in content.tensors or incomparable(content.tensors[table], content.tensors[HEAD]):
         return None
     return table
 

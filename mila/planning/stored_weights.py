@@ -16,6 +16,7 @@ from mila.core.pieces import NameMap
 from mila.errors import CheckpointError
 from mila.memory.storage import FLOAT32, FLOAT64
 from mila.models.hugging_face.architecture import Architecture
+from mila.models.hugging_face.names import HEAD, TABLE
 from mila.models.hugging_face.weights import require_layers
 from mila.models.language_model import LanguageModelConfig
 from mila.planning.target import StoredWeights
@@ -23,7 +24,6 @@ from mila.serialization import FORMAT_DTYPES, TensorEntry
 from mila.serialization.failures import refusal
 
 Array = np.ndarray[Any, np.dtype[Any]]
-_HEAD, _TABLE = "lm_head.weight", "embedding.wte"
 
 
 @dataclass(frozen=True)
@@ -122,27 +122,27 @@ def compare(
 
 def _with_head(names: NameMap, source: HeaderTensors, is_tied: bool, is_decided: bool) -> NameMap:
     """The map, with the head as the config says it; what only values can settle is a note."""
-    table = names.pieces[_TABLE][0].name
-    has_head = _HEAD in source.tensors or _HEAD in source.aliases
+    table = names.pieces[TABLE][0].name
+    has_head = HEAD in source.tensors or HEAD in source.aliases
     if has_head is not is_tied:
         return names
     if not has_head:
         if is_decided:
             return names
-        problem = f"the config says that the head is not the token table, and the weights have no {_HEAD}"
+        problem = f"the config says that the head is not the token table, and the weights have no {HEAD}"
         return replace(names, problems=(*names.problems, problem))
     problems, notes = names.problems, names.notes
     if is_decided:
-        notes = (*notes, f"{_HEAD} is not used, as tie_word_embeddings=True says")
+        notes = (*notes, f"{HEAD} is not used, as tie_word_embeddings=True says")
     elif not _may_be_equal(source, table):
-        problems = (*problems, f"the config says that the head is {table}, and the weights have another {_HEAD}")
-    elif source.aliases.get(_HEAD) != table:
-        notes = (*notes, f"the config says that the head is {table}, and {_HEAD} is stored too: loading compares them")
-    return replace(names, ignored=names.ignored | {_HEAD}, problems=problems, notes=notes)
+        problems = (*problems, f"the config says that the head is {table}, and the weights have another {HEAD}")
+    elif source.aliases.get(HEAD) != table:
+        notes = (*notes, f"the config says that the head is {table}, and {HEAD} is stored too: loading compares them")
+    return replace(names, ignored=names.ignored | {HEAD}, problems=problems, notes=notes)
 
 
 def _may_be_equal(source: HeaderTensors, table: str) -> bool:
     try:
-        return source.entry(table).shape == source.entry(_HEAD).shape
+        return source.entry(table).shape == source.entry(HEAD).shape
     except CheckpointError:
         return True  # a table that is missing is a problem of its own

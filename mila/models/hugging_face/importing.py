@@ -29,13 +29,13 @@ from mila.models.hugging_face.folder import (
     read_model_folder,
     read_raw_config,
 )
+from mila.models.hugging_face.names import HEAD, TABLE
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.hugging_face.weights import open_weights, require_layers
 from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.models.pretrained import Pretrained
 from mila.serialization import TensorSource
 
-_HEAD, _TABLE = "lm_head.weight", "embedding.wte"
 #: Fields of a config that say nothing about the function that a checkpoint was trained to be.
 _FREE_FIELDS = frozenset({"dropout", "initial_std", "trainable", "tie_word_embeddings", "max_seq_len"})
 
@@ -221,25 +221,25 @@ def _resolve(network: LanguageModel[Any], found: ModelFolder, source: TensorSour
     names = found.architecture.names.resolve(network, available)
     notes = (*found.notes, *check_vocabulary(found.path, network.config.vocab_size), *names.notes)
     names = replace(names, notes=notes)
-    has_head = _HEAD in available
+    has_head = HEAD in available
     if not network.config.tie_word_embeddings:
         if has_head or tied is not None:
             return names
-        problem = f"{_says(found)}, and the weights have no {_HEAD}; pass tie_word_embeddings=True to use the table"
+        problem = f"{_says(found)}, and the weights have no {HEAD}; pass tie_word_embeddings=True to use the table"
         return replace(names, problems=(*names.problems, problem))
     if not has_head:
         return names
-    names = replace(names, ignored=names.ignored | {_HEAD})
+    names = replace(names, ignored=names.ignored | {HEAD})
     if tied:
-        return replace(names, notes=(*notes, f"{_HEAD} is not used, as tie_word_embeddings=True says"))
-    table = names.pieces[_TABLE][0].name
-    if table in available and not _are_equal(source, table, _HEAD):
+        return replace(names, notes=(*notes, f"{HEAD} is not used, as tie_word_embeddings=True says"))
+    table = names.pieces[TABLE][0].name
+    if table in available and not _are_equal(source, table, HEAD):
         problem = (
-            f"{_says(found)}, and the weights have a {_HEAD} that differs from {table}; pass "
+            f"{_says(found)}, and the weights have a {HEAD} that differs from {table}; pass "
             "tie_word_embeddings=False to use it, or True to use the table"
         )
         return replace(names, problems=(*names.problems, problem))
-    return replace(names, notes=(*notes, f"{_HEAD} equals {table}, and is stored once"))
+    return replace(names, notes=(*notes, f"{HEAD} equals {table}, and is stored once"))
 
 
 def _says(found: ModelFolder) -> str:

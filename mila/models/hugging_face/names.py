@@ -18,6 +18,9 @@ _LAYER = re.compile(r"(?<=^block_)\d+(?=\.)")
 #: Stands for the number of a layer, in Mila's names and in those of files.
 LAYER = "{layer}"
 
+#: The head's weight as files call it, and the token table as the network does.
+HEAD, TABLE = "lm_head.weight", "embedding.wte"
+
 
 @dataclass(frozen=True)
 class StoredName:
