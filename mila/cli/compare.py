@@ -6,8 +6,8 @@ from typing import Annotated
 
 import typer
 
-from mila.cli.display import loading_progress, print_json, print_text
-from mila.cli.documents import refusals_of
+from mila.cli.display import print_json, print_text
+from mila.cli.documents import reading_progress, refusals_of
 from mila.cli.failures import reports_errors
 from mila.cli.inspect_text import comparison_text
 from mila.planning import compare as comparison_of
@@ -30,11 +30,13 @@ def compare(
 
     Dtype, metadata and the order of tensors make no difference where all values are the same.
 
+    Of a model on the hub (hf://owner/name) headers are compared, and no values.
+
     Exit codes: 0 the same, 1 different, 2 a file is malformed or wrong usage.
     """
-    is_quiet = as_json or not values
-    with refusals_of([a, b], as_json, refused=TROUBLE), loading_progress(quiet=is_quiet, what="comparing") as draw:
-        report = comparison_of(a, b, values=values, tolerance=tolerance, on_progress=draw)
+    drawn = reading_progress([a, b], quiet=as_json, what="comparing" if values else "")
+    with refusals_of([a, b], as_json, refused=TROUBLE), drawn as draw:
+        report = comparison_of(a, b, values=values, tolerance=tolerance, on_progress=draw, on_header=draw)
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:

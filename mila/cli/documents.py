@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import typer
 from typer.core import TyperCommand
 
-from mila.cli.display import print_json
+from mila.cli.display import loading_progress, print_json
 from mila.cli.failures import INTERRUPTED, USAGE, leave, one_line
 from mila.errors import ConfigurationError, MilaError
 from mila.planning.inspection_report import Refusal
+from mila.planning.targets import HUB_PREFIX
 
 #: What all wrong uses of a command line have in common; Typer has no name for it.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
@@ -47,6 +48,20 @@ class DocumentCommand(TyperCommand):
         return _refused(USAGE, message, targets, True)
 
 
+def reading_progress(
+    targets: Sequence[str], *, quiet: bool, what: str
+) -> AbstractContextManager[Callable[[int, int], None]]:
+    """Give what draws how much is done.
+
+    Args:
+        targets: what was named; where one is on the hub, headers are counted, because no value is read then.
+        quiet: draw nothing.
+        what: is done with values; nothing where it is empty.
+    """
+    is_on_hub = any(target.startswith(HUB_PREFIX) for target in targets)
+    return loading_progress(quiet=quiet or not (is_on_hub or what), what="reading headers" if is_on_hub else what)
+
+
 @contextmanager
 def refusals_of(targets: Sequence[str], as_json: bool, *, refused: int) -> Iterator[None]:
     """Turn what is raised into one line or one document, and an exit code.
@@ -61,6 +76,11 @@ def refusals_of(targets: Sequence[str], as_json: bool, *, refused: int) -> Itera
     except MilaError as error:
         code = USAGE if isinstance(error, ConfigurationError) else refused
         raise _refused(code, str(error), targets, as_json) from error
+    except BrokenPipeError:  # nobody reads on
+        raise
+    except OSError as error:
+        place = f"{error.filename}: " if error.filename else ""
+        raise _refused(refused, f"{place}{error.strerror or error}", targets, as_json) from error
     except KeyboardInterrupt as error:
         raise _refused(INTERRUPTED, "interrupted", targets, as_json) from error
 

@@ -7,8 +7,8 @@ from typing import Annotated
 
 import typer
 
-from mila.cli.display import loading_progress, print_json, print_text
-from mila.cli.documents import refusals_of
+from mila.cli.display import print_json, print_text
+from mila.cli.documents import reading_progress, refusals_of
 from mila.cli.failures import REFUSED, reports_errors
 from mila.cli.inspect_text import inspection_text
 from mila.planning import inspect
@@ -27,7 +27,8 @@ def inspect_file(
     target: Annotated[
         str,
         typer.Argument(
-            help="Safetensors file or index, model folder, GGUF file, config.json, or what `mila train` wrote."
+            help="Safetensors file or index, model folder, GGUF file, config.json, what `mila train` wrote, or "
+            "hf://owner/name[@revision][/file]."
         ),
     ],
     names: Annotated[
@@ -41,11 +42,13 @@ def inspect_file(
 ) -> None:
     """Say what is in a file or a folder of weights: names, dtypes, shapes, exact bytes, metadata, problems.
 
+    Of a model on the hub headers are read, and no values.
+
     Exit codes: 0 shown, 1 a file is malformed or, with --check, anything is wrong, 2 wrong usage.
     """
-    is_quiet = as_json or not check
-    with refusals_of([target], as_json, refused=REFUSED), loading_progress(quiet=is_quiet, what="checking") as draw:
-        report = inspect(target, names=names, sort=sort.value, check=check, on_progress=draw)
+    drawn = reading_progress([target], quiet=as_json, what="checking" if check else "")
+    with refusals_of([target], as_json, refused=REFUSED), drawn as draw:
+        report = inspect(target, names=names, sort=sort.value, check=check, on_progress=draw, on_header=draw)
     if as_json:
         print_json(report.model_dump(mode="json"))
     else:

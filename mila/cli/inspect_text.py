@@ -15,7 +15,7 @@ from mila.planning.comparison_report import (
     TensorSide,
     ValuesReport,
 )
-from mila.planning.inspection_report import ContentKind, InspectionReport
+from mila.planning.inspection_report import ContentKind, FindingKind, InspectionReport
 
 _LONGEST_NAME, _LONGEST_VALUE = 200, 100
 _KINDS = {
@@ -25,6 +25,7 @@ _KINDS = {
     ContentKind.INDEX: "index of safetensors files",
     ContentKind.GGUF: "GGUF file",
     ContentKind.ARCHIVE: "archive of Mila",
+    ContentKind.HUB: "model on the hub",
 }
 _OUTCOMES = {
     TensorOutcome.IDENTICAL: "identical",
@@ -143,7 +144,8 @@ def _verdict(report: InspectionReport) -> str:
         count = len(report.problems)
         return f"{count} problem{'s' if count > 1 else ''}."
     if not report.checked:
-        return ""
+        is_asked = any(note.kind is FindingKind.NOT_CHECKED for note in report.notes)
+        return "No problems in what headers say; no value was read." if is_asked else ""
     values = "every value" if report.names is None else "every value of these tensors"
     return f"No problems; {values} was read."
 

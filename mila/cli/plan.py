@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mila.cli import plan_options as options
 from mila.cli.display import print_json, print_text
-from mila.cli.documents import DocumentCommand
+from mila.cli.documents import DocumentCommand, reading_progress
 from mila.cli.failures import DOES_NOT_FIT, INTERRUPTED, REFUSED, USAGE, leave, one_line, reports_errors
 from mila.cli.inspect_text import printable
 from mila.cli.plan_presets import presets_report, presets_table
@@ -34,7 +34,7 @@ from mila.planning import plan as plan_of
 from mila.planning.asking import Listener
 from mila.planning.report import Choices, Outcome
 from mila.planning.sizes import parse_bytes, parse_count, parse_counts
-from mila.planning.sweep import VARIED_OPTIONS
+from mila.planning.sweep import VARIED_OPTIONS, request_of
 from mila.planning.sweep import sweep as sweep_of
 
 _NUMBERS = ("context", "batch", "prefill")
@@ -152,7 +152,9 @@ def plan(
         request = _request(fields, numbers, ranges, device, budget)
         files = _Files(html, plot)
         files.check()
-        found = read_target(target, tie_word_embeddings=tie_word_embeddings, ignore_fields=ignore_field or ())
+        with reading_progress([target], quiet=as_json, what="") as draw:
+            ignored = ignore_field or ()
+            found = read_target(target, tie_word_embeddings=tie_word_embeddings, ignore_fields=ignored, on_header=draw)
         report: PlanReport | SweepReport
         with _questions(quiet=as_json) as listen:
             if ranges:
@@ -186,7 +188,7 @@ def _print_lines(text: str) -> None:
 
 def _best(report: SweepReport) -> Outcome:
     """A sweep fits where any of its points does."""
-    outcomes = {point.outcome for point in report.points}
+    outcomes = {point.outcome for point in report.points if point.problem is None}
     return next(each for each in (Outcome.FITS, Outcome.DOES_NOT_FIT, Outcome.UNKNOWN) if each in outcomes)
 
 
@@ -199,8 +201,7 @@ def _curve(report: PlanReport) -> list[int | str]:
 
 def _first_of(request: PlanRequest, report: SweepReport) -> PlanRequest:
     """The request of the first point that can be built."""
-    options = next(point.options for point in report.points if point.problem is None)
-    return PlanRequest.model_validate({**request.model_dump(), **options})
+    return request_of(request, next(point.options for point in report.points if point.problem is None))
 
 
 def _ranges(sweeps: list[str], fields: dict[str, str | None]) -> dict[str, list[int | str]]:

@@ -29,6 +29,8 @@ _BAR = 15
 _WIDEST_OPTIONS = 36
 #: Rows of equal components that follow each other are shown as one from here on.
 _ALIKE = 2
+#: Of a point in a sweep; what is unknown has no plan, or no budget.
+_WORDS = {Outcome.FITS: "fits", Outcome.DOES_NOT_FIT: "does not fit", Outcome.UNKNOWN: "not possible"}
 
 
 def report_text(report: PlanReport, *, tree: bool) -> str:
@@ -54,8 +56,10 @@ def sweep_text(report: SweepReport) -> str:
     numbers = [i for i, option in enumerate(report.varied) if option in ("context", "batch", "prefill")]
     count = len(report.varied)
     table = format_table(header, rows, right=(*numbers, count, count + 1))
-    problems = dict.fromkeys(point.problem for point in report.points if point.problem is not None)
-    parts = [heading(report.target, report.choices, report.varied), table]
+    problems = dict.fromkeys(
+        (_WORDS[point.outcome], point.problem) for point in report.points if point.problem is not None
+    )
+    parts = [_sweep_heading(report), table]
     if report.budget_bytes is None:
         parts.append("\n".join(_wrapped(f"CANNOT TELL: {report.budget_source}.", "")))
     else:
@@ -63,8 +67,17 @@ def sweep_text(report: SweepReport) -> str:
         budget = f"{_exact(report.budget_bytes)}, for these bytes and what is counted elsewhere{rest}"
         parts.append("\n".join(_wrapped(budget, "Budget: ")))
     if problems:
-        parts.append("\n".join(line for problem in problems for line in _wrapped(problem, "not possible: ")))
+        parts.append("\n".join(line for word, problem in problems for line in _wrapped(problem, f"{word}: ")))
     return "\n\n".join(parts)
+
+
+def _sweep_heading(report: SweepReport) -> str:
+    """As of one plan, with what is for one mode alone where the mode varies."""
+    choices = report.choices
+    if "mode" in report.varied:
+        own = {name: report.chosen(name) for name in ("prefill", "optimizer", "accumulate")}
+        choices = choices.model_copy(update=own)
+    return heading(report.target, choices, report.varied)
 
 
 def heading(target: TargetSummary, choices: Choices, varied: Sequence[str] = ()) -> str:
@@ -146,6 +159,8 @@ def _limits(report: PlanReport) -> str:
 def _limit_row(limit: Limit) -> str:
     if limit.value is None or limit.reserved_bytes is None:
         return f"{limit.option:<10}{'none fits':>12}"
+    if limit.is_open:
+        return f"{limit.option:<10} no limit found up to {limit.value:,}"
     why = "  (the model's limit)" if limit.is_models_limit else ""
     return f"{limit.option:<10}{limit.value:>12,} {limit.reserved_bytes:>21,} bytes reserved{why}"
 
@@ -236,8 +251,8 @@ def _point_row(varied: Sequence[str], point: SweepPoint) -> tuple[str, ...]:
     values = [point.options[option] for option in varied]
     shown = tuple(f"{value:,}" if isinstance(value, int) else value for value in values)
     if point.reserved_bytes is None:
-        return (*shown, "-", "", "not possible")
-    word = {Outcome.FITS: "fits", Outcome.DOES_NOT_FIT: "does not fit", Outcome.UNKNOWN: ""}[point.outcome]
+        return (*shown, "-", "", _WORDS[point.outcome])
+    word = "" if point.outcome is Outcome.UNKNOWN else _WORDS[point.outcome]
     return (*shown, f"{point.reserved_bytes:,}", format_bytes(point.reserved_bytes), word)
 
 

@@ -19,6 +19,8 @@ _HALF_PRECISION = ("bfloat16", "float16")
 def assumptions_of(target: Target, request: PlanRequest, choices: Choices, plan: MemoryPlan) -> list[str]:
     """Every choice that was not asked for, and every property of a build that decides about its bytes."""
     mode = _of_training if choices.mode is Mode.TRAINING else _of_inference
+    if target.is_text_encoder:
+        mode = _of_text_encoder
     return [
         *_of_defaults(target, request, choices),
         *_of_dtype(target, request, choices),
@@ -73,10 +75,29 @@ def _of_training(target: Target, choices: Choices, plan: MemoryPlan) -> Iterator
     yield "Logits are computed at every position."
     parts = choices.accumulate or 1
     if parts > 1:
-        yield f"An update adds up the gradients of {parts:,} passes in place, which takes no more memory than one."
+        yield _accumulated(parts)
     if isinstance(target.config, GptConfig):
         yield f"Dropout is {target.config.dropout:g}."
     yield "Training data and their batches are not counted."
+
+
+def _of_text_encoder(target: Target, choices: Choices, plan: MemoryPlan) -> Iterator[str]:
+    yield f"Every text is padded to {choices.context:,} tokens; there is no cache."
+    yield "All hidden states are computed, those at the end of each text and, where there is one, their projection."
+    if choices.mode is Mode.INFERENCE:
+        yield "Loading converts weights piece by piece, without a second copy of them."
+        yield "Text and token ids are not counted; they are small."
+        return
+    yield "There are no loss and no optimizer: the network alone, with gradients of its parameters."
+    yield f"Gradients of parameters are stored in {choices.dtype}."
+    yield "Activations that the backward pass reads are kept, none is computed again."
+    parts = choices.accumulate or 1
+    if parts > 1:
+        yield _accumulated(parts)
+
+
+def _accumulated(parts: int) -> str:
+    return f"An update adds up the gradients of {parts:,} passes in place, which takes no more memory than one."
 
 
 def _of_device(choices: Choices) -> Iterator[str]:

@@ -9,7 +9,6 @@ from mila.core import BuildContext, Component, RuntimeMode, TrainingStep
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, ShapeError
 from mila.memory.storage import network_dtype
-from mila.models import LanguageModelConfig
 from mila.models.language_model import DEFAULT_PREFILL_SIZE
 from mila.planning.report import Choices
 from mila.planning.request import Mode, OptimizerKind, PlanRequest
@@ -33,6 +32,8 @@ def choices_of(target: Target, request: PlanRequest) -> Choices:
         ShapeError: more positions than the model allows, or a prefill of more than the context.
     """
     is_training = request.mode is Mode.TRAINING
+    if target.is_text_encoder:
+        _check_of_text_encoder(request)
     context = target.config.max_seq_len if request.context is None else request.context
     if context > target.config.max_seq_len:
         raise ShapeError(
@@ -45,11 +46,12 @@ def choices_of(target: Target, request: PlanRequest) -> Choices:
         raise ShapeError(f"prefill: expected at most the context of {context:,} positions, got {request.prefill:,}")
     if not is_training and request.accumulate != 1:
         raise ConfigurationError(f"accumulate: is for training, got {request.accumulate:,} in inference")
+    takes_parts = not is_training and not target.is_text_encoder
     return Choices(
         mode=request.mode,
         context=context,
         batch=request.batch,
-        prefill=None if is_training else request.prefill or min(context, DEFAULT_PREFILL_SIZE),
+        prefill=(request.prefill or min(context, DEFAULT_PREFILL_SIZE)) if takes_parts else None,
         dtype=network_dtype(request.dtype or DEFAULT_DTYPE).name,
         quantize=check_policy(request.quantize),
         optimizer=request.optimizer if is_training else None,
@@ -58,9 +60,14 @@ def choices_of(target: Target, request: PlanRequest) -> Choices:
     )
 
 
-def config_for(target: Target, choices: Choices) -> LanguageModelConfig:
-    """The config of the network, as the choices want it."""
-    return target.config
+def _check_of_text_encoder(request: PlanRequest) -> None:
+    """Raise for what only language models have."""
+    if request.prefill is not None:
+        got = f"{request.prefill:,}"
+        raise ConfigurationError(f"prefill: is for language models; a text encoder takes whole texts, got {got}")
+    if request.mode is Mode.TRAINING and request.optimizer is not OptimizerKind.NONE:
+        got = request.optimizer.value
+        raise ConfigurationError(f"optimizer: expected none, as a text encoder has no loss of its own, got {got}")
 
 
 def construct(target: Target, choices: Choices, context: ExecutionContext | None = None) -> Component[Any]:
@@ -75,7 +82,7 @@ def construct(target: Target, choices: Choices, context: ExecutionContext | None
         DeviceError: the device's kernels do not compute the dtype.
     """
     device = ExecutionContext.to_plan_with(choices.device) if context is None else context
-    network = target.make(config_for(target, choices), device, network_dtype(choices.dtype))
+    network = target.make(target.config, device, network_dtype(choices.dtype))
     if choices.optimizer is not OptimizerKind.ADAMW:
         return network
     return TrainingStep(network, SoftmaxCrossEntropy("loss"), AdamW())

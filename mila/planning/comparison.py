@@ -37,6 +37,7 @@ def compare(
     values: bool = True,
     tolerance: float = 0.0,
     on_progress: Progress | None = None,
+    on_header: Progress | None = None,
 ) -> ComparisonReport:
     """Say what differs between two targets, each of which :func:`mila.planning.inspect` takes.
 
@@ -50,6 +51,7 @@ def compare(
         values: compare values; without, headers and configs alone.
         tolerance: absolute differences of values up to this one make no difference.
         on_progress: called with the bytes that were read, and with those to read.
+        on_header: of a model of the hub, called with the headers of weights that were read, and with those to read.
 
     Raises:
         ConfigurationError: an argument that is none, a target that is no file of these kinds, or a config beside what
@@ -59,7 +61,7 @@ def compare(
     is_number = isinstance(tolerance, int | float) and not isinstance(tolerance, bool)
     if not is_number or not math.isfinite(tolerance) or tolerance < 0:
         raise ConfigurationError(f"tolerance: expected a finite number of 0 or more, got {shown(tolerance)}")
-    with open_content(a) as first, open_content(b) as second:
+    with open_content(a, on_header) as first, open_content(b, on_header) as second:
         return _compare(first, second, values=values, tolerance=float(tolerance), on_progress=on_progress)
 
 
@@ -77,6 +79,9 @@ def _compare(
         if a.tensors or b.tensors:
             notes.append("only the configs were compared: one side is a config")
     else:
+        if values and (a.is_on_hub or b.is_on_hub):
+            values = False
+            notes.append("values were not compared: those of a model on the hub are not read")
         tensors.compare(values=values, on_progress=on_progress)
         if (a.kind is ContentKind.GGUF) is not (b.kind is ContentKind.GGUF):
             notes.append("GGUF files have names of their own: tensors are compared by name only")

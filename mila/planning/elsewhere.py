@@ -19,6 +19,11 @@ BLAS_BYTES = {Mode.INFERENCE: 6_262_784, Mode.TRAINING: 65_363_968}
 _MEASURED = "measured: CPython 3.11.7, NumPy 2.4.6, Linux, AMD EPYC (benchmarks.resident_baseline)"
 _BLAS_SOURCE = "measured: OpenBLAS 0.3.31 on two threads (benchmarks.resident_baseline); each more may take 32 MiB"
 _FIXED = "fixed by Mila"
+#: Of another program, and of a GPU that is not named: no number to add up.
+_CONTEXT_SOURCE = (
+    "depends on driver and GPU; not measured here; with PyTorch 1.13 about 270 MiB were reported, the GPU not named "
+    "(github.com/pytorch/pytorch/pull/86509)"
+)
 
 
 def elsewhere_of(device: DeviceId, mode: Mode) -> list[Elsewhere]:
@@ -36,7 +41,7 @@ def elsewhere_of(device: DeviceId, mode: Mode) -> list[Elsewhere]:
             product_workspace_bytes(),
             "what CUBLAS_WORKSPACE_CONFIG says, or Mila sets",
         ),
-        _line("cuda_context", "CUDA context and kernels", None, "depends on driver and GPU; not measured"),
+        _line("cuda_context", "CUDA context and kernels", None, _CONTEXT_SOURCE),
         _host("staging", "Pinned staging, on the host", STAGING_BUFFERS * STAGING_BYTES, _FIXED),
         _host("interpreter", "Interpreter and libraries, on the host", None, "with CuPy; not measured"),
     ]

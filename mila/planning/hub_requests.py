@@ -19,7 +19,8 @@ from urllib.parse import quote
 from mila.errors import CheckpointError, ConfigurationError, MilaError
 from mila.serialization.failures import refusal, shown
 
-_MOST_SECONDS = 60.0
+#: For one answer, and for all that is asked about one model.
+_MOST_SECONDS, _MOST_SECONDS_ALTOGETHER = 60.0, 300.0
 _CONTENT_RANGE = re.compile(r"bytes (\d{1,18})-(\d{1,18})/(\d{1,18})")
 _PARTIAL, _OK = 206, 200
 
@@ -48,7 +49,7 @@ class _Answer:
 
 
 class HubRepository:
-    """One revision of a model on the hub.
+    """One revision of a model on the hub; five minutes after it was made it asks nothing more.
 
     Args:
         name: owner and name.
@@ -59,6 +60,7 @@ class HubRepository:
     def __init__(self, name: str, revision: str, package: ModuleType) -> None:
         self.name, self._asked, self._revision = name, revision, revision
         self._package = package
+        self._deadline = time.monotonic() + _MOST_SECONDS_ALTOGETHER
         self._headers = {"User-Agent": "mila", "Accept-Encoding": "identity"}
         token = None if package.constants.HF_HUB_DISABLE_IMPLICIT_TOKEN else package.get_token()
         if token:
@@ -130,6 +132,7 @@ class HubRepository:
         timeout = self._package.constants.HF_HUB_DOWNLOAD_TIMEOUT
         deadline = time.monotonic() + _MOST_SECONDS
         content = bytearray()
+        self._require_time(place)
         with self._reported(place, timeout):
             session = self._package.utils.get_session()
             with session.stream("GET", url, headers={**self._headers, **headers}, timeout=timeout) as response:
@@ -138,12 +141,18 @@ class HubRepository:
                     content += chunk
                     if len(content) > limit:
                         break
+                    self._require_time(place)
                     if time.monotonic() > deadline:
                         got = "a part of it"
                         raise ConfigurationError(f"{place}: expected an answer within {_MOST_SECONDS:g} s, got {got}")
                 return _Answer(
                     response.status_code, response.headers, bytes(content[:limit]), is_longer=len(content) > limit
                 )
+
+    def _require_time(self, place: str) -> None:
+        if time.monotonic() > self._deadline:
+            limit = f"{_MOST_SECONDS_ALTOGETHER:g} s"
+            raise ConfigurationError(f"{place}: expected all answers of the hub within {limit}, got a part of them")
 
     def _check_status(self, response: Any, place: str) -> None:
         status, code = response.status_code, response.headers.get("X-Error-Code")

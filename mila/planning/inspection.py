@@ -46,35 +46,41 @@ def inspect(
     sort: str = "file",
     check: bool = False,
     on_progress: Progress | None = None,
+    on_header: Progress | None = None,
 ) -> InspectionReport:
     """Say what files hold: names, dtypes, shapes, exact bytes, tied names, metadata, and what is wrong.
 
     Args:
         target: a model folder, a ``config.json``, a safetensors file, an index, a GGUF file, an archive or a run folder
-            of ``mila train``.
+            of ``mila train``; ``hf://owner/name[@revision][/file]`` for a model of the hub or one of its files, of
+            which only headers are read.
         names: tensors to list: a pattern with ``*``, ``?`` and ``[...]``, or a part of the name; aliases count.
         sort: the order of the list: ``file`` (as their bytes are stored), ``name``, or ``bytes``, most first.
         check: also read every value of the listed tensors, and compare files with their checksums and weights with
-            their config. A few megabytes of memory are taken, whatever the size of the files.
+            their config. A few megabytes of memory are taken, whatever the size of the files. Of the hub no values are
+            read, and a note says what was not checked.
         on_progress: called with the bytes that were read, and with those to read.
+        on_header: of a model of the hub, called with the headers of weights that were read, and with those to read.
 
     Raises:
-        ConfigurationError: an argument that is none, or a target that is no file of these kinds.
+        ConfigurationError: an argument that is none, a target that is no file of these kinds, or a hub that cannot be
+            asked.
         CheckpointError: a malformed or incomplete file, or one that changes while it is read.
     """
     if sort not in SORTS:
         raise ConfigurationError(f"sort: expected one of {', '.join(SORTS)}, got {shown(sort)}")
     if names is not None and (not isinstance(names, str) or not names):
         raise ConfigurationError(f"names: expected a pattern such as '*.weight', got {shown(names)}")
-    with open_content(target) as content:
+    with open_content(target, on_header) as content:
         aliases = _aliases_of(content)
         selected = [each for each in content.tensors.values() if _matches(names, [each.name, *aliases[each.name]])]
         problems, notes = _findings_of_headers(content)
         if check:
-            checked = _check(content, selected, on_progress)
+            checked = _check_headers(content) if content.is_on_hub else _check(content, selected, on_progress)
             problems, notes = [*problems, *checked[0]], [*notes, *checked[1]]
         rows = [_row(each, aliases[each.name]) for each in selected]
-        return _report(content, names, _sorted(rows, sort), check, problems, notes)
+        are_read = check and not (content.is_on_hub and content.tensors)
+        return _report(content, names, _sorted(rows, sort), are_read, problems, notes)
 
 
 def _aliases_of(content: StoredContent) -> defaultdict[str, list[str]]:
@@ -137,7 +143,7 @@ def _report(
     return InspectionReport(
         target=content.target,
         kind=content.kind,
-        place=str(content.place),
+        place=content.shown_place,
         files=[
             FileRow(
                 name=name, bytes=size, tensors=len(in_file[name]), tensor_bytes=sum(t.nbytes for t in in_file[name])
@@ -225,6 +231,19 @@ def _check(
     notes += _stored_twice(selected, scans)
     refused, said = check_loading(content)
     return [*problems, *refused], [*notes, *said]
+
+
+def _check_headers(content: StoredContent) -> tuple[list[Finding], list[Finding]]:
+    """What can be checked of a model of the hub, and what was not."""
+    problems, notes = check_loading(content)
+    if content.tensors:
+        message = (
+            "values on the hub are not read, nor is tokenizer.json: not checked were NaN and infinite values, truth "
+            "values, tensors with the same bytes, a head that is stored beside the table it is tied to, and ids of the "
+            "tokenizer; download the model and name its folder"
+        )
+        notes.append(Finding(kind=FindingKind.NOT_CHECKED, message=message, names=[*content.tensors]))
+    return problems, notes
 
 
 class _Meter:

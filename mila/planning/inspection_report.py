@@ -11,7 +11,7 @@ from mila.planning.report import Document
 
 
 class ContentKind(StrEnum):
-    """What was named: a model folder, a ``config.json``, one of the formats, an archive of Mila."""
+    """What was named: a model folder, a ``config.json``, one of the formats, an archive of Mila, a model of the hub."""
 
     FOLDER = "folder"
     CONFIG = "config"
@@ -19,6 +19,7 @@ class ContentKind(StrEnum):
     INDEX = "index"
     GGUF = "gguf"
     ARCHIVE = "archive"
+    HUB = "hub"
 
 
 class FindingKind(StrEnum):

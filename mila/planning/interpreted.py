@@ -18,6 +18,7 @@ from mila.models.language_model import LanguageModel, LanguageModelConfig
 from mila.planning.report import TargetKind
 from mila.planning.stored_weights import HeaderTensors, compare, summarize
 from mila.planning.target import StoredWeights, Target
+from mila.planning.text_encoder import text_encoder_target
 from mila.serialization.failures import refusal, shown
 
 #: A plan makes every layer's components, a few kilobytes each: a file that claims any number must not fill the memory.
@@ -66,7 +67,10 @@ def target_of(
 
     Raises:
         CheckpointError: one message with everything that is wrong with the config, or with the weights.
+        ConfigurationError: an override that the model does not have.
     """
+    if raw.get("model_type") in CLIP_MODEL_TYPES:
+        return text_encoder_target(reading, file, raw, weights, stored, notes)
     architecture = _architecture(file, raw)
     overrides: dict[str, Any] = {}
     if reading.tie_word_embeddings is not None:
@@ -78,7 +82,7 @@ def target_of(
     if weights is not None:
         stored = summarize(weights)
         is_decided = reading.tie_word_embeddings is not None
-        notes = (*notes, *compare(weights, architecture, found.config, head_is_decided=is_decided))
+        notes = (*notes, *compare(weights, architecture, found.config, head_is_decided=is_decided).notes)
     return Target(
         target=reading.target,
         kind=reading.kind,
@@ -88,6 +92,8 @@ def target_of(
         make=partial(_make, architecture.network_class),
         stored=stored,
         notes=notes,
+        tie_word_embeddings=reading.tie_word_embeddings,
+        ignore_fields=tuple(reading.ignore_fields),
     )
 
 
@@ -95,11 +101,8 @@ def _architecture(file: Path, raw: Mapping[str, Any]) -> Architecture:
     model_type = raw.get("model_type")
     if isinstance(model_type, str) and model_type in ARCHITECTURES:
         return ARCHITECTURES[model_type]
-    got, hint = "none" if model_type is None else short(model_type), None
-    if model_type in CLIP_MODEL_TYPES:
-        hint = "a text encoder is planned in Python: read_clip_text_folder(folder).network().get_required_memory(...)"
-    expected = f"one of the model types {', '.join(ARCHITECTURES)}"
-    error = refusal(file, expected=expected, got=got, hint=hint)
+    got = "none" if model_type is None else short(model_type)
+    error = refusal(file, expected=f"one of the model types {', '.join((*ARCHITECTURES, *CLIP_MODEL_TYPES))}", got=got)
     raise UnknownArchitectureError(str(error)) if isinstance(model_type, str) else error
 
 

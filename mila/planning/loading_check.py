@@ -7,9 +7,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-import numpy as np
-
 from mila.core.loading import LoadPlan
+from mila.core.pieces import NameMap
 from mila.errors import CheckpointError, MilaError, UnknownArchitectureError
 from mila.models import GptTransformer, LlamaTransformer
 from mila.models.gguf_import.architectures import describe_model
@@ -26,6 +25,7 @@ from mila.planning.interpreted import Reading, target_of
 from mila.planning.report import TargetKind
 from mila.planning.stored_content import StoredContent
 from mila.planning.stored_weights import HeaderTensors, compare
+from mila.planning.targets import HUB_PREFIX
 from mila.planning.value_comparison import Side, compare_values, incomparable
 from mila.serialization import FORMAT_DTYPES, SafetensorsFile, TensorEntry
 from mila.serialization.failures import shown
@@ -43,7 +43,8 @@ def check_loading(content: StoredContent) -> tuple[list[Finding], list[Finding]]
     """Hold the weights of a model against what describes it.
 
     Args:
-        content: open, as values tell whether a head is the token table.
+        content: open, as values tell whether a head is the token table; of a model of the hub, that and the tokenizer
+            are left out.
 
     Returns:
         Problems: what ``from_pretrained``, ``mila import`` or ``load_model`` refuse; and notes: what they would
@@ -55,7 +56,10 @@ def check_loading(content: StoredContent) -> tuple[list[Finding], list[Finding]]
     try:
         return [], [Finding(kind=FindingKind.MODEL, message=note) for note in check(content)]
     except MilaError as error:
-        return [Finding(kind=FindingKind.NOT_LOADABLE, message=" ".join(str(error).split()))], []
+        message = " ".join(str(error).split())
+        if content.is_on_hub:  # a path cannot hold the slashes of the prefix
+            message = f"{HUB_PREFIX}{message}"
+        return [Finding(kind=FindingKind.NOT_LOADABLE, message=message)], []
 
 
 def header_tensors(content: StoredContent) -> HeaderTensors:
@@ -89,9 +93,11 @@ def _check_language_model(
     reading = Reading(content.target, TargetKind.FOLDER, content.place.name)
     target_of(reading, file, config)  # refuses what would take memory before its weights are looked at
     found = architecture.interpret(config, file, {})
-    compared = compare(header_tensors(content), architecture, found.config, head_is_decided=False)
-    table = _table_beside_head(content, architecture, found.config)
-    notes = (*found.notes, *check_vocabulary(file.parent, found.config.vocab_size), *compared)
+    names = compare(header_tensors(content), architecture, found.config, head_is_decided=False)
+    if content.is_on_hub:
+        return (*found.notes, *names.notes)
+    table = _table_beside_head(content, names, found.config)
+    notes = (*found.notes, *check_vocabulary(file.parent, found.config.vocab_size), *names.notes)
     if table is None:
         return notes
     sides = [Side(content, content.tensors[name]) for name in (table, HEAD)]
@@ -104,12 +110,10 @@ def _check_language_model(
     return (*notes, f"{HEAD} equals {table}: loading keeps it once")
 
 
-def _table_beside_head(content: StoredContent, architecture: Architecture, config: LanguageModelConfig) -> str | None:
+def _table_beside_head(content: StoredContent, names: NameMap, config: LanguageModelConfig) -> str | None:
     """The name of the token table, where the config ties the head to it and the file stores both."""
     if not config.tie_word_embeddings or HEAD not in content.tensors:
         return None
-    network = architecture.network_class("model", config, dtype=np.dtype(np.float32))
-    names = architecture.names.resolve(network, {*content.tensors, *content.aliases})
     table = names.pieces[TABLE][0].name
     if table not in content.tensors or incomparable(content.tensors[table], content.tensors[HEAD]):
         return None
@@ -121,7 +125,8 @@ def _check_text_encoder(content: StoredContent, config: Mapping[str, Any], file:
     network = found.network()
     names = resolve_names(network, {*content.tensors, *content.aliases}, found.vision_layers)
     LoadPlan(network, header_tensors(content), names)
-    return (*found.notes, *check_vocabulary(found.path, found.config.vocab_size), *names.notes)
+    vocabulary = () if content.is_on_hub else check_vocabulary(found.path, found.config.vocab_size)
+    return (*found.notes, *vocabulary, *names.notes)
 
 
 def _check_gguf(content: StoredContent) -> tuple[str, ...]:
@@ -149,5 +154,10 @@ def _check_archive(content: StoredContent) -> tuple[str, ...]:
 
 
 _CHECKS: Mapping[ContentKind, Callable[[StoredContent], tuple[str, ...]]] = MappingProxyType(
-    {ContentKind.FOLDER: _check_folder, ContentKind.GGUF: _check_gguf, ContentKind.ARCHIVE: _check_archive}
+    {
+        ContentKind.FOLDER: _check_folder,
+        ContentKind.HUB: _check_folder,
+        ContentKind.GGUF: _check_gguf,
+        ContentKind.ARCHIVE: _check_archive,
+    }
 )

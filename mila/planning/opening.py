@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from mila.core.loading import Progress
 from mila.errors import ConfigurationError
 from mila.models.gguf_import.header import Value
 from mila.models.gguf_import.source import GgufSource
@@ -19,7 +20,7 @@ from mila.models.hugging_face.weights import open_weights
 from mila.planning.inspection_report import ContentKind
 from mila.planning.presets import find_preset
 from mila.planning.report import TargetKind
-from mila.planning.stored_content import Array, OpenFile, StoredContent, StoredTensor
+from mila.planning.stored_content import Array, OpenFile, StoredContent, StoredTensor, stored_tensor
 from mila.planning.target_files import kind_of, why_without_weights
 from mila.planning.targets import HUB_PREFIX, PRESET_PREFIX
 from mila.serialization import (
@@ -27,7 +28,6 @@ from mila.serialization import (
     ArchiveReader,
     SafetensorsFile,
     ShardedTensors,
-    TensorEntry,
     filesystem,
     newest_complete,
     open_tensors,
@@ -49,24 +49,30 @@ _ARCHIVED_CONFIG = "model/config.json"
 _MOST_SHOWN = 8
 
 
-def open_content(target: str | Path) -> StoredContent:
+def open_content(target: str | Path, on_header: Progress | None = None) -> StoredContent:
     """Read the headers of what a path leads to; a context manager that closes the files.
 
     Args:
         target: a model folder, a ``config.json``, a safetensors file, an index, a GGUF file, an archive or a run folder
-            of ``mila train``.
+            of ``mila train``; ``hf://owner/name[@revision][/file]`` for a model of the hub or one of its files, of
+            which only headers are read.
+        on_header: of a model of the hub, called with the headers of weights that were read, and with those to read.
 
     Raises:
-        ConfigurationError: an argument that is none, a name of nothing, or a file of another kind.
+        ConfigurationError: an argument that is none, a name of nothing, a file of another kind, or a hub that cannot be
+            asked.
         CheckpointError: a malformed or incomplete file.
     """
     if isinstance(target, os.PathLike):
         target = os.fspath(target)
     if not isinstance(target, str) or not target:
         raise ConfigurationError(f"target: expected the name of a file or a folder, got {shown(target)}")
-    if target.startswith((HUB_PREFIX, PRESET_PREFIX)):
-        got = "a model of the hub" if target.startswith(HUB_PREFIX) else "a preset"
-        raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got {got}, which `mila plan` plans")
+    if target.startswith(PRESET_PREFIX):
+        raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got a preset, which `mila plan` plans")
+    if target.startswith(HUB_PREFIX):
+        from mila.planning.hub_content import open_hub  # only where it is asked for
+
+        return open_hub(target, on_header)
     path = checked_path(target, "target")
     recover_folder(path)
     with refusals(path, "could not be opened"):
@@ -195,15 +201,9 @@ def _add_safetensors(found: _Found, path: Path, label: str) -> None:
         prefix: Array = np.empty(PREFIX_BYTES, np.uint8)
         file.read_into(0, prefix)
         data_start = PREFIX_BYTES + int.from_bytes(prefix.tobytes(), "little")
-        named = {entry.name: found.add(_stored(entry, label, data_start)) for entry in source.tensors.values()}
+        named = {entry.name: found.add(stored_tensor(entry, label, data_start)) for entry in source.tensors.values()}
         found.aliases.update({alias: named[name] for alias, name in source.aliases.items()})
     file.require_unchanged()  # the header that was parsed is that of the file that is open
-
-
-def _stored(entry: TensorEntry, label: str, data_start: int) -> StoredTensor:
-    dtype = FORMAT_DTYPES[entry.dtype_name].numpy_dtype
-    name = entry.dtype_name.lower() if dtype is None else dtype.name
-    return StoredTensor(entry.name, name, entry.shape, entry.nbytes, label, data_start + entry.begin, dtype)
 
 
 def _add_gguf(found: _Found) -> Mapping[str, str]:

@@ -14,8 +14,8 @@ from mila.planning.breakdown import fullest_step_of, lines_of, tree_of
 from mila.planning.budget import Budget
 from mila.planning.building import choices_of
 from mila.planning.elsewhere import elsewhere_of
-from mila.planning.fitting import limits_of, remedies_of
-from mila.planning.report import Outcome, PlanReport, TargetSummary
+from mila.planning.fitting import MOST_BATCH, limits_of, remedies_of
+from mila.planning.report import Limit, Outcome, PlanReport, TargetSummary
 from mila.planning.request import PlanRequest
 from mila.planning.target import Target
 from mila.planning.targets import read_target
@@ -52,7 +52,8 @@ def plan(
     is_tight = search and verdict.outcome is Outcome.DOES_NOT_FIT
     limits = []
     if search and budget.size is not None:
-        limits = limits_of(questions, choices, budget, chose_prefill=asked.prefill is None)
+        found = limits_of(questions, choices, budget, chose_prefill=asked.prefill is None)
+        limits = [_with_end(limit) for limit in found]
     return PlanReport(
         target=summary_of(named, root),
         choices=choices,
@@ -69,6 +70,11 @@ def plan(
         remedies=remedies_of(questions, choices, budget) if is_tight else [],
         tree=tree_of(root, memory),
     )
+
+
+def _with_end(limit: Limit) -> Limit:
+    """The limit, with whether the search for it ended before it was found."""
+    return limit.model_copy(update={"is_open": (limit.option, limit.value) == ("batch", MOST_BATCH)})
 
 
 def target_named(target: Target | str | os.PathLike[str]) -> Target:
@@ -98,4 +104,6 @@ def summary_of(target: Target, root: Component[Any]) -> TargetSummary:
         stored_bytes=None if stored is None else stored.nbytes,
         stored_dtypes={} if stored is None else dict(stored.dtypes),
         notes=list(target.notes),
+        tie_word_embeddings=target.tie_word_embeddings,
+        ignore_fields=list(target.ignore_fields),
     )

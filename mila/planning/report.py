@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from mila.planning.request import Mode, OptimizerKind
 
@@ -42,6 +42,8 @@ class TargetSummary(Document):
         stored_bytes: of the weights in the files, where they were seen.
         stored_dtypes: of those weights, by the number of their bytes, most first.
         notes: what a user should be told about the target.
+        tie_word_embeddings: what was asked for, whatever the config says; ``None`` where that was left to it.
+        ignore_fields: of the config, as asked.
     """
 
     target: str
@@ -54,6 +56,8 @@ class TargetSummary(Document):
     stored_bytes: int | None
     stored_dtypes: dict[str, int]
     notes: list[str]
+    tie_word_embeddings: bool | None = None
+    ignore_fields: list[str] = Field(default_factory=list)
 
 
 class Choices(Document):
@@ -170,13 +174,14 @@ class Remedy(Document):
 class Limit(Document):
     """The largest value of one option that fits, everything else as asked; ``value`` is ``None`` where none does.
 
-    ``is_models_limit``: the model allows no more.
+    ``is_models_limit``: the model allows no more. ``is_open``: no more was looked for, and more may well fit.
     """
 
     option: str
     value: int | None
     reserved_bytes: int | None
     is_models_limit: bool
+    is_open: bool = False
 
 
 class TreeRow(Document):
@@ -225,9 +230,16 @@ class PlanReport(Document):
 
 
 class SweepPoint(Document):
-    """One plan of a sweep: the options that vary, by name, and what it takes; ``problem`` where there is no plan.
+    """One plan of a sweep.
 
-    ``needed_bytes`` are ``reserved_bytes`` and the known lines of elsewhere: what is compared with the budget.
+    Attributes:
+        options: those that vary, by name.
+        reserved_bytes: ``None`` where there is no plan.
+        needed_bytes: these and the known lines of elsewhere: what is compared with the budget.
+        lines: of the plan.
+        outcome: sizes that no memory addresses do not fit, whatever the budget.
+        problem: why there is no plan.
+        choices: all of them, where there is a plan.
     """
 
     options: dict[str, int | str]
@@ -236,10 +248,14 @@ class SweepPoint(Document):
     lines: list[Line]
     outcome: Outcome
     problem: str | None = None
+    choices: Choices | None = None
 
 
 class SweepReport(Document):
-    """Plans over ranges of options; ``budget_source`` and ``uncounted`` are as in `Verdict`."""
+    """Plans over ranges of options.
+
+    ``choices`` are those of the first plan; ``budget_source`` and ``uncounted`` are as in `Verdict`.
+    """
 
     event: Literal["sweep"] = "sweep"
     version: Literal[1] = 1
@@ -250,6 +266,11 @@ class SweepReport(Document):
     budget_source: str
     uncounted: list[str]
     points: list[SweepPoint]
+
+    def chosen(self, name: str) -> int | str | None:
+        """The first choice of this name that there is: prefill, passes and optimizer are of one mode each."""
+        every = (self.choices, *(point.choices for point in self.points if point.choices is not None))
+        return next((value for each in every if (value := getattr(each, name)) is not None), None)
 
 
 class Failure(Document):

@@ -15,6 +15,8 @@ import numpy as np
 
 from mila.models.gguf_import.ggml_types import GgmlType
 from mila.planning.inspection_report import ContentKind
+from mila.planning.targets import HUB_PREFIX
+from mila.serialization import FORMAT_DTYPES, TensorEntry
 from mila.serialization.blocks import ClosedAfterBlock
 from mila.serialization.failures import operating_system_refusal, refusal, shown
 from mila.serialization.manifest import Manifest
@@ -108,6 +110,19 @@ class StoredTensor:
         return 1 if self.block is None else self.block.block_bytes
 
 
+def stored_tensor(entry: TensorEntry, file: str, data_start: int) -> StoredTensor:
+    """A tensor of a safetensors file.
+
+    Args:
+        entry: as the header has it.
+        file: the name of the file.
+        data_start: where its data begin.
+    """
+    dtype = FORMAT_DTYPES[entry.dtype_name].numpy_dtype
+    name = entry.dtype_name.lower() if dtype is None else dtype.name
+    return StoredTensor(entry.name, name, entry.shape, entry.nbytes, file, data_start + entry.begin, dtype)
+
+
 @dataclass(frozen=True)
 class StoredContent:
     """The tensors, names and notes of a target; open while its values may be read.
@@ -115,7 +130,7 @@ class StoredContent:
     Attributes:
         target: as it was named.
         kind: what that is.
-        place: the file or folder that was read.
+        place: the file or folder that was read; on the hub, without the ``hf://`` before it.
         tensors: by name, in the order of their data, file by file.
         aliases: other names of stored tensors.
         metadata: what the writer noted beside them, as text.
@@ -125,6 +140,7 @@ class StoredContent:
         sizes: the bytes of those files.
         manifest: of an archive.
         notes: what a user should be told.
+        is_on_hub: only headers are there, no values.
     """
 
     target: str
@@ -139,7 +155,13 @@ class StoredContent:
     sizes: Mapping[str, int] = field(default_factory=dict)
     manifest: Manifest | None = None
     notes: tuple[str, ...] = ()
+    is_on_hub: bool = False
     opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, repr=False)
+
+    @property
+    def shown_place(self) -> str:
+        """The place as people know it."""
+        return f"{HUB_PREFIX}{self.place}" if self.is_on_hub else str(self.place)
 
     def read_into(self, tensor: StoredTensor, offset: int, target: Array) -> None:
         """Fill an array of bytes with those of a tensor from ``offset`` on.
@@ -173,7 +195,7 @@ class StoredContent:
         """
         found = self.tensors.get(self.aliases.get(name, name))
         if found is None:
-            raise refusal(self.place, expected="a tensor of this file", got=shown(name))
+            raise refusal(self.shown_place, expected="a tensor of this file", got=shown(name))
         return found
 
     def __enter__(self) -> StoredContent:

@@ -95,7 +95,7 @@ def compare(
     config: LanguageModelConfig,
     *,
     head_is_decided: bool,
-) -> tuple[str, ...]:
+) -> NameMap:
     """Hold stored names, shapes and dtypes against those of a network, as loading does; no values are read.
 
     Args:
@@ -105,7 +105,7 @@ def compare(
         head_is_decided: the caller said whether the head is the token table.
 
     Returns:
-        What a user should be told.
+        How the names belong to the parameters, with what a user should be told.
 
     Raises:
         CheckpointError: one message with every missing, unexpected, misshapen and inconvertible tensor.
@@ -117,7 +117,7 @@ def compare(
     names = architecture.names.resolve(network, {*source.tensors, *source.aliases})
     names = _with_head(names, source, config.tie_word_embeddings, head_is_decided)
     LoadPlan(network, source, names)
-    return names.notes
+    return names
 
 
 def _with_head(names: NameMap, source: HeaderTensors, is_tied: bool, is_decided: bool) -> NameMap:

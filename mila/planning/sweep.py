@@ -9,7 +9,7 @@ from itertools import product
 from typing import Any
 
 from mila.devices import DeviceId
-from mila.errors import ConfigurationError, DeviceError, ShapeError
+from mila.errors import ConfigurationError, DeviceError, ShapeError, UnaddressableError
 from mila.planning.asking import Listener, Questions
 from mila.planning.breakdown import lines_of
 from mila.planning.budget import Budget
@@ -34,7 +34,8 @@ def sweep(
 ) -> SweepReport:
     """A plan for every combination of the values in ``ranges``, the last option varying fastest.
 
-    Combinations that a build would refuse become points with a problem and no bytes.
+    Combinations that a build would refuse become points with a problem and no bytes; of sizes that no memory addresses
+    it is known that they do not fit.
 
     Args:
         target: as for :func:`mila.planning.plan`.
@@ -44,6 +45,7 @@ def sweep(
 
     Raises:
         ConfigurationError: an option that cannot vary, no values, too many combinations, or none that can be built.
+        UnaddressableError: no combination is of sizes that memory addresses.
         DTypeError, pydantic.ValidationError: a value that no build takes.
         CheckpointError: the target is malformed.
     """
@@ -56,7 +58,7 @@ def sweep(
     for values in product(*ranges.values()):
         options: dict[str, int | str] = dict(zip(ranges, values, strict=True))
         try:
-            wanted = choices_of(named, _with(asked, options))
+            wanted = choices_of(named, request_of(asked, options))
             root, plan = questions.plan(wanted)
         except (ConfigurationError, DeviceError, ShapeError) as error:
             points.append(_refused(options, error))
@@ -71,10 +73,13 @@ def sweep(
                 needed_bytes=room.needed(reserved),
                 lines=lines_of(plan),
                 outcome=room.outcome(reserved),
+                choices=wanted,
             )
         )
     if choices is None or summary is None:
-        raise ConfigurationError(f"sweep: none of {count:,} combinations can be built; the first: {points[0].problem}")
+        are_too_large = all(point.outcome is Outcome.DOES_NOT_FIT for point in points)
+        kind = UnaddressableError if are_too_large else ConfigurationError
+        raise kind(f"sweep: none of {count:,} combinations can be built; the first: {points[0].problem}")
     return SweepReport(
         target=summary,
         choices=choices,
@@ -87,8 +92,9 @@ def sweep(
 
 
 def _refused(options: dict[str, int | str], error: Exception) -> SweepPoint:
+    outcome = Outcome.DOES_NOT_FIT if isinstance(error, UnaddressableError) else Outcome.UNKNOWN
     return SweepPoint(
-        options=options, reserved_bytes=None, needed_bytes=None, lines=[], outcome=Outcome.UNKNOWN, problem=str(error)
+        options=options, reserved_bytes=None, needed_bytes=None, lines=[], outcome=outcome, problem=str(error)
     )
 
 
@@ -108,9 +114,10 @@ def _checked_count(ranges: Mapping[str, Sequence[int | str]]) -> int:
     return count
 
 
-def _with(request: PlanRequest, options: Mapping[str, int | str]) -> PlanRequest:
+def request_of(request: PlanRequest, options: Mapping[str, int | str]) -> PlanRequest:
+    """The request of one point; what is for the other mode alone is left out where the mode varies."""
     fields: dict[str, Any] = {**request.model_dump(), **options}
-    if "mode" in options:  # what is for one mode alone is asked of that mode alone
+    if "mode" in options:
         others = {"prefill": None} if options["mode"] == Mode.TRAINING else {"accumulate": 1}
         fields |= {name: value for name, value in others.items() if name not in options}
     return PlanRequest.model_validate(fields)

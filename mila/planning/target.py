@@ -6,9 +6,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from mila.core import Network
 from mila.devices import ExecutionContext
 from mila.memory.storage import DType
-from mila.models import LanguageModel, LanguageModelConfig
+from mila.models import LanguageModelConfig
 from mila.planning.report import TargetKind
 
 
@@ -40,6 +41,9 @@ class Target:
         make: constructs the unbuilt network: ``make(config, context, dtype)``.
         stored: of the files, where there are any.
         notes: what a user should be told.
+        tie_word_embeddings: what the reader was asked to make of the head, whatever the config says.
+        ignore_fields: unknown fields of the config that the reader was asked to ignore.
+        is_text_encoder: it reads whole texts, and has no cache, no head and no loss.
     """
 
     target: str
@@ -47,6 +51,9 @@ class Target:
     name: str
     model_type: str
     config: LanguageModelConfig
-    make: Callable[[LanguageModelConfig, ExecutionContext, DType], LanguageModel[Any]]
+    make: Callable[[LanguageModelConfig, ExecutionContext, DType], Network[Any]]
     stored: StoredWeights | None = None
     notes: tuple[str, ...] = field(default=())
+    tie_word_embeddings: bool | None = None
+    ignore_fields: tuple[str, ...] = ()
+    is_text_encoder: bool = False

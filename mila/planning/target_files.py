@@ -9,6 +9,7 @@ from types import MappingProxyType
 
 from mila.errors import CheckpointError, ConfigurationError
 from mila.models.gguf_import.architectures import describe_model
+from mila.models.gguf_import.placements import HEAD
 from mila.models.gguf_import.source import GgufSource
 from mila.models.hugging_face.folder import CONFIG_FILE, read_raw_config
 from mila.models.hugging_face.weights import open_weights
@@ -131,9 +132,25 @@ def _read_gguf(reading: Reading, path: Path) -> Target:
             sizes[_GGML_FLOATS.get(tensor.kind.name, tensor.kind.name.lower())] += tensor.nbytes
         elements = sum(math.prod(tensor.shape) for tensor in tensors)
         stored = StoredWeights(sum(sizes.values()), dict(sizes.most_common()), elements)
+    tied = _tied_otherwise(path, is_tied=bool(model.config["tie_word_embeddings"]), asked=reading.tie_word_embeddings)
     absent = (f"a GGUF file has no field {shown(name)} to ignore" for name in reading.ignore_fields)
-    notes = (*model.notes, *absent, "planned as `mila import` makes it: Mila computes with the weights as floats")
+    notes = (
+        *model.notes,
+        *tied,
+        *absent,
+        "planned as `mila import` makes it: Mila computes with the weights as floats",
+    )
     return target_of(reading, path, model.config, stored=stored, notes=notes)
+
+
+def _tied_otherwise(path: Path, *, is_tied: bool, asked: bool | None) -> tuple[str, ...]:
+    """What a head that is asked for otherwise than the file has it means; one that is not there cannot be had."""
+    if asked is None or asked is is_tied:
+        return ()
+    if asked:
+        return (f"{HEAD} is not used, as tie_word_embeddings=True says",)
+    got = "none but the table"
+    raise ConfigurationError(f"{path}: expected a head of its own, as tie_word_embeddings=False says, got {got}")
 
 
 _GGML_FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16", "F64": "float64"}

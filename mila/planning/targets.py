@@ -9,6 +9,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 
+from mila.core.loading import Progress
 from mila.errors import ConfigurationError
 from mila.models.arguments import check_names, check_truth
 from mila.planning.interpreted import Reading
@@ -26,7 +27,11 @@ _REPOSITORY = re.compile(r"(?:https?://[^/]+/)?(\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?)
 
 
 def read_target(
-    spec: str | Path, *, tie_word_embeddings: bool | None = None, ignore_fields: Collection[str] = ()
+    spec: str | Path,
+    *,
+    tie_word_embeddings: bool | None = None,
+    ignore_fields: Collection[str] = (),
+    on_header: Progress | None = None,
 ) -> Target:
     """Read what is needed to plan a model: its config, and the headers of its weights where there are any.
 
@@ -40,6 +45,7 @@ def read_target(
             - the name of a preset without the prefix.
         tie_word_embeddings: overrides what the config says of the head.
         ignore_fields: unknown fields of the config that do not change the result.
+        on_header: of a model of the hub, called with the headers of weights that were read, and with those to read.
 
     Raises:
         ConfigurationError: an argument that is none, a name of nothing, or a hub that cannot be asked.
@@ -55,7 +61,7 @@ def read_target(
     if spec.startswith(HUB_PREFIX):
         from mila.planning.hub import read_hub  # only where it is asked for
 
-        return read_hub(replace(reading, kind=TargetKind.HUB), spec.removeprefix(HUB_PREFIX))
+        return read_hub(replace(reading, kind=TargetKind.HUB), on_header)
     if spec.startswith(PRESET_PREFIX):
         return read_preset(reading, _preset(spec, spec.removeprefix(PRESET_PREFIX)))
     path = checked_path(spec, "target")

@@ -268,6 +268,24 @@ def test_what_explains_all_differences_is_said_before_them(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("command", BOTH)
+def test_what_the_system_refuses_is_a_line_or_a_document(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of `compare` no other code than that of trouble: 1 would say that two files differ."""
+
+    def fail(*arguments: object) -> None:
+        raise OSError(5, "Input/output error", "model.safetensors")
+
+    for module in ("inspection", "comparison"):
+        monkeypatch.setattr(f"mila.planning.{module}.open_content", fail)
+    targets, code = (["a"], 1) if command == "inspect" else (["a", "b"], 2)
+    result = mila_here(command, *targets)
+    words = "model.safetensors: Input/output error"
+    assert (result.exit_code, result.stdout, result.stderr) == (code, "", f"mila: {words}\n")
+    found_code, found = document(command, *targets)
+    assert isinstance(found, Refusal)
+    assert (found_code, found.exit_code, found.targets, found.message) == (code, code, targets, words)
+
+
+@pytest.mark.parametrize("command", BOTH)
 def test_ctrl_c_is_a_line_or_a_document(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt

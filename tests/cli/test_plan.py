@@ -159,7 +159,17 @@ def test_a_sweep_names_the_device_whatever_varies() -> None:
 def test_the_columns_of_limits_stay_apart() -> None:
     result = mila_here("plan", "gpt2", "--context", "8", "--budget", "8388607TiB")
     rows = [row.split() for row in part(result.stdout, "The largest that fits").splitlines()[1:]]
-    assert [row[:2] for row in rows] == [["context", "1,024"], ["batch", f"{MOST_BATCH:,}"]]
+    assert [row[:2] for row in rows] == [["context", "1,024"], ["batch", "no"]]
+
+
+def test_a_batch_without_a_limit_is_called_one(tmp_path: Path) -> None:
+    options = ("--context", "8", "--budget", "8388607TiB", "--html", tmp_path / "plan.html")
+    result = mila_here("plan", "gpt2", *options)
+    assert f"batch no limit found up to {MOST_BATCH:,}\n" in re.sub(" +", " ", result.stdout)
+    assert f"batch: no limit found up to {MOST_BATCH:,}" in (tmp_path / "plan.html").read_text("utf-8")
+    report = document("gpt2", *options[:4])[1]
+    assert isinstance(report, PlanReport)
+    assert [(limit.option, limit.is_open) for limit in report.limits] == [("context", False), ("batch", True)]
 
 
 def test_a_sweep_over_modes_asks_each_for_what_is_its_own() -> None:
@@ -170,7 +180,21 @@ def test_a_sweep_over_modes_asks_each_for_what_is_its_own() -> None:
     assert [point.reserved_bytes for point in found.points] == [
         plan("gpt2", request, search=False).reserved_bytes for request in requests
     ]
-    assert "prefill 64 in inference" in mila_here("plan", "gpt2", "--sweep", "mode=inference,training", *options).stdout
+    for modes in ("inference,training", "training,inference"):
+        said = " ".join(mila_here("plan", "gpt2", "--sweep", f"mode={modes}", *options).stdout.split())
+        for words in ("prefill 64 in inference", "optimizer none in training", "2 passes per update in training"):
+            assert words in said
+
+
+def test_a_sweep_says_of_sizes_that_no_memory_addresses_that_they_do_not_fit() -> None:
+    options = ("--sweep", f"batch=1,{10**17}")
+    result = mila_here("plan", "gpt2", *options, *FIXED)
+    assert result.exit_code == 0
+    assert part(result.stdout, "    ").splitlines()[-1].split()[1:] == ["-", "does", "not", "fit"]
+    assert "does not fit: model: the buffers take" in result.stdout
+    assert mila_here("plan", "gpt2", *options, "--device", "cuda:9").exit_code == 2
+    refused = mila_here("plan", "gpt2", "--sweep", f"batch={10**17}", *FIXED)
+    assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (3, "", 1)
 
 
 def test_a_sweep_says_what_cannot_be() -> None:

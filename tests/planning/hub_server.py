@@ -158,8 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             for start in range(0, len(sent), step):
+                self.hub.sent[file] += len(sent[start : start + step])  # before whoever reads it can go on
                 self.wfile.write(sent[start : start + step])
-                self.hub.sent[file] += len(sent[start : start + step])
                 if fault.drips and self.stopped.wait(fault.drips):
                     break
         except (BrokenPipeError, ConnectionResetError):

@@ -60,6 +60,23 @@ def test_a_gguf_file_is_the_model_of_its_import(tmp_path: Path, number: int) -> 
     assert "a GGUF file has no field 'other' to ignore" in read_target(str(path), ignore_fields=["other"]).notes
 
 
+def test_the_head_of_a_gguf_file_is_the_table_where_that_is_asked_for(tmp_path: Path) -> None:
+    """As of its import: one that is stored can be left out, and one that is not there cannot be had."""
+    path = tmp_path / "model.gguf"
+    path.write_bytes(gguf_bytes(*rotary_model(tied=False)))
+    import_gguf(path, tmp_path / "imported")
+    for asked in (None, True, False):
+        target = read_target(str(path), tie_word_embeddings=asked)
+        imported = read_target(str(tmp_path / "imported"), tie_word_embeddings=asked)
+        assert (target.config, parameter_bytes(target)) == (imported.config, parameter_bytes(imported))
+        assert ("output.weight is not used, as tie_word_embeddings=True says" in target.notes) is (asked is True)
+    for parts in (rotary_model(), gpt2_model(head="table")):
+        path.write_bytes(gguf_bytes(*parts))
+        assert read_target(str(path), tie_word_embeddings=True).notes == read_target(str(path)).notes
+        message = "expected a head of its own, as tie_word_embeddings=False says, got none but the table$"
+        refused(path, ConfigurationError, message, tie_word_embeddings=False)
+
+
 @pytest.mark.parametrize(
     ("name", "number", "block", "size"), [("q4_0", 2, 32, 18), ("q8_0", 8, 32, 34), ("q5_1", 7, 32, 24)]
 )

@@ -8,49 +8,31 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+import weakref
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from safetensors.numpy import save_file
 
 from mila import BuildContext, RuntimeMode
 from mila.errors import CheckpointError, ConfigurationError, MilaError, UnknownArchitectureError
 from mila.models import LlamaConfig, LlamaTransformer
+from mila.planning import hub_files
 from mila.planning.report import TargetKind
 from mila.planning.targets import read_target
+from tests.cli.commands import mila_here
+from tests.models.clip_cases import CLIP_GOLDEN
 from tests.models.folder_cases import GOLDEN
 from tests.models.running import edited
-from tests.planning.hub_server import COMMIT, Fault, Hub, serving
+from tests.planning.hub_server import COMMIT, Fault, Hub
 
 package: Any = pytest.importorskip("huggingface_hub")
 constants: Any = pytest.importorskip("huggingface_hub.constants")
 
 INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
 SHARDS = [f"model-0000{number}-of-00003.safetensors" for number in (1, 2, 3)]
-
-
-@pytest.fixture
-def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Hub]:
-    """A hub with one model of each kind: ``tests/sharded`` and ``tests/single``, copies that a test may change."""
-    folders = {}
-    for name, golden in (("tests/sharded", "llama_tied_llama3"), ("tests/single", "gpt2_tied")):
-        folders[name] = tmp_path / name.replace("/", "-")
-        shutil.copytree(GOLDEN / golden, folders[name])
-    with serving(Hub(folders)) as server:
-        template = constants.HUGGINGFACE_CO_URL_TEMPLATE.replace(constants.ENDPOINT, server.address)
-        monkeypatch.setattr(constants, "HUGGINGFACE_CO_URL_TEMPLATE", template)
-        monkeypatch.setattr(constants, "ENDPOINT", server.address)
-        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
-        monkeypatch.setattr(constants, "HF_HUB_DOWNLOAD_TIMEOUT", 5)
-        monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
-        monkeypatch.setattr(constants, "HF_TOKEN_PATH", str(tmp_path / "no-token"))
-        monkeypatch.setattr(constants, "HF_HUB_DISABLE_IMPLICIT_TOKEN", False)
-        monkeypatch.delenv("HF_TOKEN", raising=False)
-        monkeypatch.delenv("HUGGING_FACE_HUB_TOKEN", raising=False)
-        yield server
-        package.close_session()
 
 
 def refused(spec: str, kind: type[MilaError], message: str) -> None:
@@ -107,6 +89,41 @@ def pad_header(file: Path, length: int) -> None:
     file.write_bytes(length.to_bytes(8, "little") + content[8:end].ljust(length) + content[end:])
 
 
+def test_headers_of_all_shards_together_have_a_limit(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mila.planning.hub_files._LARGEST_HEADERS", 2000)
+    refused(
+        "hf://tests/sharded", CheckpointError, f"{INDEX}: expected headers of at most 2000 bytes together, got more"
+    )
+
+
+def test_of_many_shards_few_headers_are_held_at_once(hub: Hub, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    folder, count = tmp_path / "many", 40
+    folder.mkdir()
+    hub.folders["tests/many"] = folder
+    shutil.copy(GOLDEN / "llama_grouped" / "config.json", folder)
+    index = {}
+    for number in range(count):
+        index[f"t{number}"] = f"s{number:02}.safetensors"
+        save_file({f"t{number}": np.ones(1, np.float32)}, folder / index[f"t{number}"])
+    (folder / INDEX).write_text(json.dumps({"weight_map": index}))
+    held: list[weakref.ref[Any]] = []
+    most, read = 0, hub_files._read_header
+
+    def watched(*arguments: Any) -> Any:
+        nonlocal most
+        found = read(*arguments)
+        held.append(weakref.ref(found))
+        most = max(most, sum(each() is not None for each in held))
+        return found
+
+    monkeypatch.setattr(hub_files, "_read_header", watched)
+    seen: list[tuple[int, int]] = []
+    with pytest.raises(CheckpointError, match="does not fit model"):
+        read_target("hf://tests/many", on_header=lambda done, total: seen.append((done, total)))
+    assert seen == [(number, count) for number in range(1, count + 1)]
+    assert most <= 10
+
+
 def test_a_header_of_more_than_its_share_is_refused(hub: Hub) -> None:
     pad_header(hub.folders["tests/single"] / SINGLE, 900_001)
     refused("hf://tests/single", CheckpointError, "expected a header of at most 900000 bytes, got 900001")
@@ -127,6 +144,14 @@ def test_a_model_that_mila_lacks_is_refused_by_its_config_alone(hub: Hub) -> Non
     hub.faults["config.json"] = Fault(body=b'{"model_type": "bert"}')
     refused("hf://tests/sharded", UnknownArchitectureError, "^hf://tests/sharded/config.json: .* got 'bert'")
     assert set(hub.sent) == {"", "config.json"}
+
+
+def test_a_text_encoder_of_the_hub_is_planned_and_has_no_head(hub: Hub) -> None:
+    hub.folders["tests/clip"] = CLIP_GOLDEN / "whole_old"
+    target, folder = read_target("hf://tests/clip"), read_target(str(CLIP_GOLDEN / "whole_old"))
+    assert (target.config, target.stored, target.notes) == (folder.config, folder.stored, folder.notes)
+    with pytest.raises(ConfigurationError, match=r"^hf://tests/clip/config.json: a text encoder has no head"):
+        read_target("hf://tests/clip", tie_word_embeddings=True)
 
 
 DENIED: list[tuple[str, Fault, str]] = [
@@ -163,6 +188,15 @@ def test_a_hub_that_never_comes_to_an_end_is_not_waited_for(hub: Hub, monkeypatc
     refused("hf://tests/single", ConfigurationError, "config.json: expected an answer within 2 s, got a part of it")
 
 
+def test_all_answers_together_have_a_limit_of_time(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("mila.planning.hub_requests._MOST_SECONDS_ALTOGETHER", 0.5)
+    hub.faults["config.json"] = Fault(silent=1.0)
+    message = "expected all answers of the hub within 0.5 s, got a part of them"
+    refused("hf://tests/single", ConfigurationError, message)
+    hub.faults["config.json"] = Fault(drips=0.1)
+    refused("hf://tests/single", ConfigurationError, f"config.json: {message}")
+
+
 def test_nobody_at_the_address_is_one_line(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     refused("hf://tests/single", ConfigurationError, "got no connection to http://127.0.0.1:9")
@@ -176,7 +210,6 @@ LIES: list[tuple[str, Fault, str]] = [
     ("", Fault(body=b"{}"), "expected a list of the model's files, got None"),
     ("", Fault(body=b'{"siblings": [3], "sha": "0"}'), "expected a list of the model's files"),
     ("", Fault(body=b'{"siblings": [], "sha": "../x"}'), "expected the commit of the revision, got '../x'"),
-    ("", Fault(body=json.dumps({"siblings": [], "sha": COMMIT}).encode()), "expected a model with config.json, got 0"),
     ("", Fault(status=206), "expected the file, got status 206"),
     ("config.json", Fault(body=HTML), "expected a model config that starts with '{', got HTML"),
     ("config.json", Fault(body=b"{" + b" " * 1_000_001), "expected at most 1000000 bytes, got more"),
@@ -268,10 +301,20 @@ def test_without_safetensors_the_config_is_planned_alone(
     assert set(hub.sent) == {"", "config.json"}
 
 
+def test_without_a_config_nothing_can_be_told(hub: Hub) -> None:
+    """As of a folder: nothing here is malformed."""
+    (hub.folders["tests/single"] / "config.json").unlink()
+    words = "hf://tests/single: expected a model with config.json, got 1 other file"
+    refused("hf://tests/single", ConfigurationError, f"^{words}$")
+    result = mila_here("plan", "hf://tests/single")
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", f"mila: {words}\n")
+
+
 def test_gguf_files_of_the_hub_are_for_a_download(hub: Hub) -> None:
     folder = hub.folders["tests/single"]
     (folder / "config.json").rename(folder / "model.Q4_K.gguf")
-    refused("hf://tests/single", CheckpointError, "with config.json, got .'model.Q4_K.gguf'.; download one of the GGUF")
+    message = r"with config.json, got GGUF files: \['model.Q4_K.gguf'\]; download one of the GGUF files and name it"
+    refused("hf://tests/single", ConfigurationError, message)
 
 
 def test_the_token_goes_to_the_hub_and_not_where_it_sends_to(hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:

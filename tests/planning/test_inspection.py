@@ -24,6 +24,7 @@ from tests.models.folder_cases import GOLDEN
 from tests.planning.stored_files import (
     BFLOAT16,
     CHANGES,
+    change_config,
     checked,
     golden_folder,
     kinds,
@@ -82,6 +83,15 @@ def test_a_pattern_selects_rows_and_what_is_summed(tmp_path: Path, pattern: str,
     assert sorted(row.name for row in report.tensors) == sorted(selected)
     assert report.selected_bytes == sum(np.asarray(MIXED[name]).nbytes for name in selected)
     assert report.stored_tensors == len(MIXED)
+
+
+def test_a_pattern_selects_whose_values_are_checked_and_headers_are_checked_as_a_whole(tmp_path: Path) -> None:
+    tensors = {"wide": np.array([np.nan], np.float32), "half": random_array(7), "more": np.array([np.inf], np.float32)}
+    report = checked(write(tmp_path / "bad.safetensors", tensors), names="wide")
+    assert [problem.names for problem in report.problems] == [["wide"]]
+    folder = golden_folder("gpt2_tied", tmp_path)
+    change_config(folder, n_inner=15)
+    assert kinds(checked(folder, names="*.ln_1.*").problems) == [FindingKind.NOT_LOADABLE]
 
 
 def test_rows_are_sorted(tmp_path: Path) -> None:
@@ -195,7 +205,6 @@ def test_a_cut_gguf_file_is_one_error(tmp_path: Path) -> None:
     ("target", "options", "message"),
     [
         ("nothing", {}, "got nothing of that name"),
-        ("hf://a/b", {}, "^'hf://a/b': expected a file or a folder, got a model of the hub, which `mila plan` plans$"),
         ("preset:gpt2", {}, "^'preset:gpt2': expected a file or a folder, got a preset, which `mila plan` plans$"),
         ("gpt2", {}, "got nothing of that name; the preset of that name is for `mila plan`$"),
         ("", {}, "expected the name of a file or a folder"),

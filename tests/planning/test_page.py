@@ -17,7 +17,8 @@ from mila.errors import ConfigurationError
 from mila.memory import format_bytes
 from mila.planning import PlanReport
 from mila.planning.page import page_html, write_page
-from mila.planning.page.commands import plan_command
+from mila.planning.page.commands import plan_words, shell_word
+from mila.planning.report import Outcome
 from tests.planning.page_reports import GIB, inference_report, sweep_report, training_report
 
 REPORTS = {
@@ -69,6 +70,10 @@ class Page(HTMLParser):
 @cache
 def page_of(name: str) -> Page:
     return Page(page_html(REPORTS[name]))
+
+
+def plan_command(report: PlanReport, options: str = "") -> str:
+    return " ".join(map(shell_word, plan_words(report, options)))
 
 
 def text_of(html: str) -> str:
@@ -172,6 +177,42 @@ def test_the_page_of_a_sweep_begins_with_all_of_its_plans() -> None:
     assert "The first of" not in text_of(page_html(report, sweep=sweep))
 
 
+def test_the_page_of_a_sweep_over_modes_has_the_choices_of_each() -> None:
+    training = training_report()
+    sweep = sweep_report(training)
+    choices = [training.choices, inference_report().choices]
+    points = [
+        point.model_copy(update={"options": {"mode": each.mode.value}, "choices": each})
+        for point, each in zip(sweep.points[:2], choices, strict=True)
+    ]
+    sweep = sweep.model_copy(update={"varied": ["mode"], "points": points})
+    text = " ".join(text_of(page_html(training, sweep=sweep, of_sweep=True)).split())
+    for words in ("mode varies", "prefill in inference 512", "optimizer in training adamw", "accumulate in training 4"):
+        assert words in text
+
+
+def test_a_point_that_no_memory_addresses_is_called_that() -> None:
+    sweep = sweep_report(inference_report())
+    points = [
+        point.model_copy(update={"outcome": outcome, "problem": "too much"})
+        for point, outcome in zip(sweep.points[-1:] * 2, (Outcome.DOES_NOT_FIT, Outcome.UNKNOWN), strict=True)
+    ]
+    page = Page(page_html(inference_report(), sweep=sweep.model_copy(update={"points": [*sweep.points[:1], *points]})))
+    assert [row[-1] for row in page.rows if row[-1].endswith("too much")] == ["does not fit: too much", "too much"]
+
+
+def test_what_is_elsewhere_can_be_told_apart() -> None:
+    """In the bar and in the table, which are filled alike."""
+    report = inference_report(budget=64 * GIB)
+    lines = [each.model_copy(update={"bytes": GIB, "is_counted": True}) for each in report.elsewhere]
+    html = page_html(report.model_copy(update={"elsewhere": lines}))
+    filled = [re.findall(rf'class="{kind} elsewhere (hatch-\d)', html) for kind in ("segment", "swatch")]
+    assert filled == [["hatch-0", "hatch-1", "hatch-2"]] * 2
+    assert all(f".{name} {{" in html for name in (*filled[0], "hatch-3"))
+    plain = page_html(report)
+    assert (plain.count("elsewhere hatch-"), plain.count("swatch elsewhere")) == (2, 3)
+
+
 def test_that_nothing_helps_is_said_where_something_was_looked_for() -> None:
     tight = inference_report(budget=GIB).model_copy(update={"remedies": []})
     assert tight.limits
@@ -255,20 +296,30 @@ def test_a_page_is_written_whole_and_replaces_pages_only(tmp_path: Path) -> None
         write_page(report, tmp_path / "model.json")
 
 
+def with_choices(report: PlanReport, *, tied: bool, prefill: int) -> PlanReport:
+    target = report.target.model_copy(update={"tie_word_embeddings": tied, "ignore_fields": ["a", "-b"]})
+    choices = report.choices.model_copy(update={"prefill": prefill})
+    return report.model_copy(update={"target": target, "choices": choices})
+
+
 @pytest.mark.parametrize(
     ("report", "options", "command"),
     [
         (
             inference_report(target="my model/$(x)"),
             "--context 256",
-            "mila plan 'my model/$(x)' --batch 1 --dtype bfloat16 --prefill 256 --device cuda:0 --budget 16GiB"
-            " --context 256",
+            "mila plan 'my model/$(x)' --batch 1 --dtype bfloat16 --device cuda:0 --budget 16GiB --context 256",
         ),
         (
             inference_report(budget=16 * GIB + 1),
             "--dtype float16 --batch 2",
-            "mila plan llama-3.1-8b --context 32768 --prefill 512 --device cuda:0 --budget 17179869185 --dtype float16"
-            " --batch 2",
+            "mila plan llama-3.1-8b --context 32768 --device cuda:0 --budget 17179869185 --dtype float16 --batch 2",
+        ),
+        (
+            with_choices(inference_report(target="-x\n"), tied=False, prefill=700),
+            "--context 256",
+            "mila plan --batch 1 --dtype bfloat16 --prefill 256 --device cuda:0 --budget 16GiB --context 256"
+            " --no-tie-word-embeddings --ignore-field=a --ignore-field=-b -- $'-x\\012'",
         ),
         (
             training_report(),

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-from mila.errors import ConfigurationError, DTypeError
+from mila.errors import ConfigurationError, DTypeError, UnaddressableError
 from mila.models import GptConfig
 from mila.planning import PlanRequest, plan
 from mila.planning.report import Outcome
@@ -48,6 +48,29 @@ def test_everything_that_changes_bytes_may_vary() -> None:
     assert sizes[0] == sizes[1]
     assert len(set(sizes)) == 3
     assert len(sweep(GPT, None, {"prefill": [1, 64], "quantize": ["none"], "batch": [1, 3]}).points) == 4
+
+
+def test_sizes_that_no_memory_addresses_do_not_fit() -> None:
+    report = sweep(GPT, PlanRequest(device="cuda:9"), {"batch": [1, 10**17]})
+    good, bad = report.points
+    assert (good.outcome, good.problem) == (Outcome.UNKNOWN, None)
+    assert (bad.outcome, bad.reserved_bytes, bad.choices) == (Outcome.DOES_NOT_FIT, None, None)
+    assert bad.problem is not None
+    assert bad.problem.endswith("more than any memory addresses")
+    with pytest.raises(
+        UnaddressableError, match=r"none of 2 combinations can be built; the first: .* memory addresses"
+    ):
+        sweep(GPT, None, {"batch": [10**16, 10**17]})
+    with pytest.raises(ConfigurationError, match="none of 2 combinations"):
+        sweep(GPT, None, {"batch": [10**17], "context": [64, 10**9]})
+
+
+@pytest.mark.parametrize("modes", [["inference", "training"], ["training", "inference"]])
+def test_what_was_chosen_for_one_mode_alone_is_known(modes: list[int | str]) -> None:
+    request = PlanRequest.model_validate({"prefill": 5, "accumulate": 3, "optimizer": "none"})
+    report = sweep(GPT, request, {"mode": modes})
+    assert [report.chosen(name) for name in ("prefill", "accumulate", "optimizer")] == [5, 3, "none"]
+    assert [point.choices is not None and point.choices.mode for point in report.points] == modes
 
 
 def test_a_point_that_no_build_takes_says_why() -> None:

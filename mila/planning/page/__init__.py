@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import shlex
 from collections.abc import Iterator, Sequence
 from importlib import resources
 from pathlib import Path
@@ -14,7 +13,7 @@ from mila.memory import format_bytes
 from mila.planning.elsewhere import without
 from mila.planning.fitting import MOST_CHANGES
 from mila.planning.page.bar import memory_bar, sharing_bars
-from mila.planning.page.commands import plan_command
+from mila.planning.page.commands import plan_words, shell_word
 from mila.planning.page.components import component_tree
 from mila.planning.page.curve import context_curve
 from mila.planning.page.html import Markup, element, joined
@@ -34,7 +33,9 @@ __all__ = ["check_page", "page_html", "write_page"]
 _SUFFIXES = (".html", ".htm")
 _START = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="mila plan">'
 #: Choices that the page of a sweep leaves out where the option varies: they follow it.
-_FOLLOWING = {"context": ("prefill",), "mode": ("prefill", "optimizer", "accumulate")}
+_FOLLOWING = {"context": ("prefill",)}
+#: Choices that are for one mode alone.
+_OF_MODE = {"prefill": " in inference", "optimizer": " in training", "accumulate": " in training"}
 _SIGNS = {Outcome.FITS: "✓", Outcome.DOES_NOT_FIT: "✕", Outcome.UNKNOWN: "?"}
 
 
@@ -101,6 +102,9 @@ def _resource(name: str) -> str:
 
 def _header(report: PlanReport, swept: SweepReport | None) -> Markup:
     target, choices = report.target, report.choices
+    varied, of_mode = [] if swept is None else swept.varied, {}
+    if swept is not None and "mode" in varied:
+        choices, of_mode = choices.model_copy(update={name: swept.chosen(name) for name in _OF_MODE}), _OF_MODE
     facts = [
         ("model", f"{target.model_type}, {target.layers:,} layers"),
         ("parameters", f"{target.parameters:,}"),
@@ -117,10 +121,9 @@ def _header(report: PlanReport, swept: SweepReport | None) -> Markup:
     if target.stored_bytes is not None:
         dtypes = ", ".join(target.stored_dtypes)
         facts.append(("in its files", f"{format_bytes(target.stored_bytes)}{f' as {dtypes}' if dtypes else ''}"))
-    varied = [] if swept is None else swept.varied
     following = {name for option in varied for name in _FOLLOWING.get(option, ())} - {*varied}
     pairs = [
-        element("div", element("dt", name), element("dd", "varies" if name in varied else value))
+        element("div", element("dt", name, of_mode.get(name, "")), element("dd", "varies" if name in varied else value))
         for name, value in facts
         if value and name not in following
     ]
@@ -245,19 +248,22 @@ def _remedies(report: PlanReport) -> Markup | None:
 
 def _remedy(report: PlanReport, remedy: Remedy) -> Markup:
     takes = f"reserves {format_bytes(remedy.reserved_bytes)}, leaves {format_bytes(remedy.left_bytes)}"
-    command = _command(plan_command(report, remedy.options))
+    command = _command(plan_words(report, remedy.options))
     return element("li", element("p", element("b", remedy.label), " ", element("span", takes)), command)
 
 
-def _command(line: str) -> Markup:
+def _command(words: Sequence[str]) -> Markup:
     """A line for a shell, which breaks between its words only: else one would break behind any hyphen."""
-    words = [element("span", shlex.quote(word), class_="word") for word in shlex.split(line)]
-    return element("code", joined(words, " "), class_="command", tabindex=0)
+    shown = [element("span", shell_word(word), class_="word") for word in words]
+    return element("code", joined(shown, " "), class_="command", tabindex=0)
 
 
 def _limit(limit: Limit) -> Iterator[str]:
     if limit.value is None:
         yield f"{limit.option}: no value fits"
+        return
+    if limit.is_open:
+        yield f"{limit.option}: no limit found up to {limit.value:,}"
         return
     yield element("b", f"{limit.option} {limit.value:,}")
     if limit.reserved_bytes is not None:
@@ -270,7 +276,7 @@ def _footer(report: PlanReport, swept: SweepReport | None) -> Markup:
     return element(
         "footer",
         element("h2", "The same plan again" if swept is None else "The first of these plans again"),
-        _command(plan_command(report)),
+        _command(plan_words(report)),
         element(
             "p", "Asked of the model's graph, which was constructed and not built: nothing was loaded or allocated."
         ),

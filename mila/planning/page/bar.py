@@ -7,6 +7,8 @@ from mila.planning.page.html import Markup, element, percent, tick_text, ticks
 from mila.planning.report import Elsewhere, FullestStep, PlanReport
 
 _MOST_TICKS = 6
+#: Patterns of the style sheet.
+_HATCHES = 4
 #: A budget further away than this many times the needed bytes is beyond the bar: else nothing could be told apart.
 FURTHEST_BUDGET = 3
 
@@ -22,7 +24,7 @@ def memory_bar(report: PlanReport) -> Markup:
         segments.append(_segment(line.key, line.label, line.bytes, position, end, budget))
         position += line.bytes
     for number, other in enumerate(counted(report)):
-        kind = "elsewhere apart" if number == 0 else "elsewhere"
+        kind = f"elsewhere {hatch(number)}" + (" apart" if number == 0 else "")
         segments.append(_segment(kind, other.label, other.bytes or 0, position, end, None))
         position += other.bytes or 0
     parts = [element("div", *segments, class_="segments")]
@@ -39,6 +41,11 @@ def memory_bar(report: PlanReport) -> Markup:
         ),
         class_="barfigure",
     )
+
+
+def hatch(number: int) -> str:
+    """How what is elsewhere is filled, one line after the other."""
+    return f"hatch-{number % _HATCHES}"
 
 
 def counted(report: PlanReport) -> list[Elsewhere]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from mila.memory import format_bytes
+from mila.planning.page.bar import counted, hatch
 from mila.planning.page.components import Component, Sizes, sizes_of
 from mila.planning.page.html import Markup, element, scrolling, share_text
 from mila.planning.report import Elsewhere, Outcome, PlanReport, SweepPoint, SweepReport, TreeRow
@@ -27,7 +28,8 @@ def lines_table(report: PlanReport) -> Markup:
         element("thead", _head("what", "bytes", "", "share")),
         element("tbody", *exact, _sum("Reserved", "exactly what Mila takes from the system", reserved, share="100 %")),
     ]
-    rest = [_elsewhere(each) for each in report.elsewhere]
+    hatches = {each.key: f" {hatch(number)}" for number, each in enumerate(counted(report))}
+    rest = [_elsewhere(each, hatches.get(each.key, "")) for each in report.elsewhere]
     if rest:
         title = element("th", "Elsewhere: not allocated by Mila, measured or documented", colspan=4, scope="rowgroup")
         parts.append(element("tbody", element("tr", title, class_="group"), *rest))
@@ -70,9 +72,9 @@ def _line(key: str, label: str, detail: str, size: int | None, whole: int | None
     )
 
 
-def _elsewhere(line: Elsewhere) -> Markup:
+def _elsewhere(line: Elsewhere, filled: str) -> Markup:
     source = line.source if line.is_counted else f"{line.source}; not out of this budget"
-    return _line("elsewhere", line.label, source, line.bytes, None)
+    return _line(f"elsewhere{filled}", line.label, source, line.bytes, None)
 
 
 def _sum(label: str, detail: str, size: int, *, share: str = "", is_bad: bool = False) -> Markup:
@@ -158,7 +160,10 @@ def _point(point: SweepPoint, varied: Sequence[str]) -> Markup:
     cells += [element("td", _value(each), class_="value") for each in others]
     for size in (point.reserved_bytes, point.needed_bytes):
         cells.append(element("td", "", data_b=-1) if size is None else element("td", format_bytes(size), data_b=size))
-    cells.append(element("td", point.problem or OUTCOMES[point.outcome]))
+    said = OUTCOMES[point.outcome]
+    if point.problem is not None:
+        said = f"{said}: {point.problem}" if point.outcome is Outcome.DOES_NOT_FIT else point.problem
+    cells.append(element("td", said))
     return element("tr", *cells)
 
 
