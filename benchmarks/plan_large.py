@@ -2,9 +2,9 @@
 
     python -m benchmarks.plan_large [--json]
 
-Llama 3.1 70B and 405B are constructed (nothing is allocated) and planned for inference and for one training step with
-AdamW. Time is taken in one pass, the peak of the memory of Python objects (``tracemalloc``) in another, because tracing
-slows Python down.
+Llama 3.1 70B and 405B, and a model of 1,024 layers, are constructed (nothing is allocated) and planned for inference
+and for one training step with AdamW. Time is taken in one pass, the peak of the memory of Python objects
+(``tracemalloc``) in another, because tracing slows Python down.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from mila.training.adamw import AdamW
 
 ResultT = TypeVar("ResultT")
 
-#: As Meta published them; stored as float32 here, what the CPU computes in.
+#: Those of Meta as published, and one that is deeper than any; stored as float32 here, what the CPU computes in.
 MODELS = {
     "Llama 3.1 70B": LlamaConfig(
         vocab_size=128256,
@@ -46,6 +46,15 @@ MODELS = {
         num_kv_heads=8,
         max_seq_len=131072,
         rope_theta=500000.0,
+    ),
+    "1,024 layers": LlamaConfig(
+        vocab_size=32000,
+        embedding_dim=1024,
+        hidden_dim=2816,
+        num_layers=1024,
+        num_heads=16,
+        num_kv_heads=4,
+        max_seq_len=131072,
     ),
 }
 CONTEXTS = {

@@ -300,6 +300,7 @@ def token_cases(batch_ids: tuple[int, ...]) -> Iterator[Build]:
             ids=a.bench.ids(count, a.settings.vocabulary),
             scale=1.0,
             accumulate=False,
+            workspace=a.workspace(a.bench.kernels.embedding_backward_workspace(count, a.settings.narrow)),
             note=f"{count:,} ids{'' if ordered else ' in any order'}",
             ordered=ordered,
         )

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from mila.cli import text_options as options
+from mila.cli.device_options import Device, Threads, execution_context
 from mila.cli.display import print_json, print_note, print_text
 from mila.cli.failures import INTERRUPTED, leave, reports_errors
 from mila.errors import DataError, MilaError
@@ -45,7 +46,8 @@ def chat(
     ] = None,
     tie_word_embeddings: options.TieWordEmbeddings = None,
     ignore_fields: options.IgnoreFields = None,
-    threads: options.Threads = None,
+    device: Device = "cpu",
+    threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document per answer.")] = False,
 ) -> None:
     """Talk with a chat model you have; from a pipe, every line is a question.
@@ -57,6 +59,7 @@ def chat(
     Where the model's generation_config.json says do_sample, its temperature, top-k, top-p and min-p are the defaults,
     else the likeliest token is taken. Its repetition penalty always counts.
     """
+    context = execution_context(device, threads)
     decisions = options.decisions(tie_word_embeddings, ignore_fields)
     found = read_model_folder(folder, **decisions)
     config = options.sampling_config(
@@ -74,7 +77,7 @@ def chat(
     opening = [] if system is None else [{"role": "system", "content": options.checked_text(system, "--system")}]
     tokenizer.encode_chat([*opening, {"role": "user", "content": "Hello"}])  # what the template refuses, it refuses now
     positions = options.positions_of(found, context_length, _CONTEXT_LENGTH)
-    model = options.load_model(folder, positions, threads=threads, quiet=as_json, **decisions)
+    model = options.load_model(folder, positions, context=context, quiet=as_json, **decisions)
     conversation = Conversation(model.network, tokenizer, config, system=system, stop_strings=stops)
     _Chat(conversation, model, sys.stdin.isatty(), as_json).run()
 

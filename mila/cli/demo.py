@@ -16,6 +16,7 @@ import typer
 
 import mila.errors
 from mila.cli.demo_run import DemoSettings, demo_split, demo_trainer, take_last_steps
+from mila.cli.device_options import Device, execution_context
 from mila.cli.display import print_json, print_text, progress
 from mila.cli.failures import REFUSED, leave, reports_errors
 from mila.cli.plan_text import plan_document
@@ -68,10 +69,12 @@ def demo(
     out: Annotated[Path | None, typer.Option(help="Folder for the runs; a temporary one, kept, by default.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
     seed: Annotated[int, typer.Option(min=0, help="Seed of weights and data order.")] = 0,
+    device: Device = "cpu",
 ) -> None:
     """Train a small GPT on Python's own library, go on in a new process, sample, and check what Mila promises."""
+    context = execution_context(device)
     folder = _folder(out)
-    settings = DemoSettings(seed=seed)
+    settings = DemoSettings(seed=seed, device=str(context.device_id))
     split = demo_split(settings)
     say = _Speaker(as_json)
     say(f"corpus: {split.training.size:,} bytes of Python's own library, and {split.validation.size:,} held out\n")
@@ -86,7 +89,7 @@ def demo(
     findings = _Findings(chosen, folder, plan, resident_bytes=measured["resident_bytes"])
     findings.bigram_loss = bigram_loss(split.training, split.validation, ByteTokenizer().vocab_size)
     _train(settings, split, findings, say)
-    _sample(findings, say)
+    _sample(settings, findings, say)
     _conclude(findings, say)
 
 
@@ -119,8 +122,9 @@ def _train(settings: DemoSettings, split: TokenSplit, findings: _Findings, say: 
     build = trainer.build(trace_allocations=True)
     findings.predicted_bytes, findings.allocated_bytes = build.predicted_bytes, build.allocated_bytes
     say(f"predicted   {_bytes(build.predicted_bytes)}")
-    say(f"allocated   {_bytes(build.allocated_bytes)}, as NumPy counts it")
-    say(f"resident    {_bytes(findings.resident_bytes)} more, in a fresh process\n")
+    is_host = trainer.step.device.is_host
+    say(f"allocated   {_bytes(build.allocated_bytes)}, as {'NumPy' if is_host else settings.device} counts it")
+    say(f"resident    {_bytes(findings.resident_bytes)} more{'' if is_host else ' on the host'}, in a fresh process\n")
     findings.claims["the build took exactly the predicted bytes"] = build.allocated_bytes == build.predicted_bytes
     started = time.perf_counter()
     with progress(settings.steps, show_lines=not say.as_json) as draw:
@@ -173,9 +177,9 @@ def _compare(settings: DemoSettings, findings: _Findings, say: _Speaker) -> None
     findings.claims["a resumed run is the uninterrupted one, bit for bit"] = findings.here == findings.new_process
 
 
-def _sample(findings: _Findings, say: _Speaker) -> None:
+def _sample(settings: DemoSettings, findings: _Findings, say: _Speaker) -> None:
     """From the checkpoint, so that loading is shown too."""
-    model = load_model(findings.folder / "run")
+    model = load_model(findings.folder / "run", settings.device)
     findings.sample = sample_text(model, ByteTokenizer(), _PROMPT, _SAMPLE_LENGTH, temperature=0.7)
     say(f"--- sample ---\n{_PROMPT}{findings.sample}\n--------------\n")
 

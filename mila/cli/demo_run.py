@@ -46,6 +46,7 @@ class DemoSettings(BaseModel):
         steps: updates in all.
         last_steps: those that are taken a second time, in another process.
         corpus_bytes: at most so much of the standard library's source.
+        device: where all of it runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -61,6 +62,7 @@ class DemoSettings(BaseModel):
     validation_batches: int = Field(default=40, gt=0)
     learning_rate: float = Field(default=2e-3, gt=0)
     seed: int = 0
+    device: str = "cpu"
 
     @property
     def first_steps(self) -> int:
@@ -105,7 +107,7 @@ def demo_trainer(settings: DemoSettings, split: TokenSplit, folder: Path) -> Tra
         keep_last=8,  # every checkpoint of the last steps stays: the other process goes on from the first of them
         seed=settings.seed,
     )
-    gpt = GptTransformer("gpt", network, device="cpu", seed=settings.seed)
+    gpt = GptTransformer("gpt", network, device=settings.device, seed=settings.seed)
     return Trainer(gpt, split, config, folder, tokenizer=ByteTokenizer())
 
 
@@ -132,7 +134,7 @@ def parameters_sha256(step: TrainingStep) -> str:
     """The SHA-256 of all parameters, in their order."""
     digest = hashlib.sha256()
     for array in step.get_parameters():
-        digest.update(array.tobytes())
+        digest.update(step.device.download(array).tobytes())
     return digest.hexdigest()
 
 

@@ -54,12 +54,12 @@ def reading_progress(
     """Give what draws how much is done.
 
     Args:
-        targets: what was named; where one is on the hub, headers are counted, because no value is read then.
+        targets: what was named; of the hub headers are counted, or values in its cache where it is offline.
         quiet: draw nothing.
         what: is done with values; nothing where it is empty.
     """
     is_on_hub = any(target.startswith(HUB_PREFIX) for target in targets)
-    return loading_progress(quiet=quiet or not (is_on_hub or what), what="reading headers" if is_on_hub else what)
+    return loading_progress(quiet=quiet or not (is_on_hub or what), what="reading" if is_on_hub else what)
 
 
 @contextmanager
@@ -79,10 +79,15 @@ def refusals_of(targets: Sequence[str], as_json: bool, *, refused: int) -> Itera
     except BrokenPipeError:  # nobody reads on
         raise
     except OSError as error:
-        place = f"{error.filename}: " if error.filename else ""
-        raise _refused(refused, f"{place}{error.strerror or error}", targets, as_json) from error
+        raise _refused(refused, system_message(error), targets, as_json) from error
     except KeyboardInterrupt as error:
         raise _refused(INTERRUPTED, "interrupted", targets, as_json) from error
+
+
+def system_message(error: OSError) -> str:
+    """What the operating system refuses, and of which file."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}"
 
 
 def _refused(code: int, message: str, targets: Sequence[str], as_json: bool) -> typer.Exit:

@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from mila.cli import text_options as options
+from mila.cli.device_options import Device, Threads, execution_context
 from mila.cli.display import loading_progress, print_json, print_note, print_text, without_controls
 from mila.cli.failures import USAGE, leave, reports_errors
 from mila.devices import ExecutionContext
@@ -60,7 +61,8 @@ def embed(
     raw: Annotated[bool, typer.Option("--raw", help="Embeddings as computed, not of length 1.")] = False,
     batch_size: Annotated[int, typer.Option(min=1, help="Texts that are computed together at most.")] = 16,
     ignore_fields: options.IgnoreFields = None,
-    threads: options.Threads = None,
+    device: Device = "cpu",
+    threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Turn texts into embeddings with the text encoder of a CLIP model, and compare them by their cosines.
@@ -68,6 +70,7 @@ def embed(
     Embeddings are projected into the space that texts share with images where the model has that projection. Texts with
     more tokens than the model takes are cut.
     """
+    context = execution_context(device, threads)
     _check_output(output)
     found = read_clip_text_folder(folder, ignore_fields=ignore_fields or [])
     tokenizer = TextTokenizer.from_folder(folder)
@@ -75,7 +78,7 @@ def embed(
     encoded = [encode_text(tokenizer, line, found.config, f"text {number}") for number, line in enumerate(lines, 1)]
     if not as_json:
         _note_truncated(encoded, found.config.max_seq_len)
-    encoder = _load(found, encoded, batch_size, threads=threads, quiet=as_json)
+    encoder = _load(found, encoded, batch_size, context, quiet=as_json)
     with loading_progress(quiet=as_json, what="embedding") as draw:
         made = embed_texts(encoder, encoded, pad_token_id=found.pad_token_id, on_progress=draw)
     vectors = made.vectors if raw else made.normalized
@@ -125,14 +128,14 @@ def _note_truncated(encoded: list[EncodedText], limit: int) -> None:
 
 
 def _load(
-    found: ClipTextFolder, encoded: list[EncodedText], batch_size: int, *, threads: int | None, quiet: bool
+    found: ClipTextFolder, encoded: list[EncodedText], batch_size: int, context: ExecutionContext, *, quiet: bool
 ) -> ClipTextEncoder:
     """The encoder, built for the longest text and no more of them than there are."""
     with loading_progress(quiet=quiet) as draw:
         encoder = found.load(
             length=max(len(text.ids) for text in encoded),
             batch_size=min(batch_size, len(encoded)),
-            device=ExecutionContext("cpu", threads=threads),
+            device=context,
             on_progress=draw,
         )
     if not quiet:

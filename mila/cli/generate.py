@@ -8,11 +8,12 @@ from typing import Annotated
 import typer
 
 from mila.cli import text_options as options
+from mila.cli.device_options import Device, Threads, execution_context
 from mila.cli.display import print_json, print_note, print_text
 from mila.cli.failures import INTERRUPTED, USAGE, leave, reports_errors
 from mila.errors import DataError
-from mila.generation import Status
-from mila.generation.text import TextCompletion, TextTokenizer, generate_text
+from mila.generation import GenerationConfig, Status
+from mila.generation.text import Prompt, TextCompletion, TextTokenizer, generate_text
 from mila.generation.wording import counted
 from mila.models import ModelFolder, read_model_folder
 
@@ -42,7 +43,8 @@ def generate(
     ] = False,
     tie_word_embeddings: options.TieWordEmbeddings = None,
     ignore_fields: options.IgnoreFields = None,
-    threads: options.Threads = None,
+    device: Device = "cpu",
+    threads: Threads = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
 ) -> None:
     """Write what follows a prompt with a model you have: only the new text goes to standard output.
@@ -50,6 +52,7 @@ def generate(
     Where the model's generation_config.json says do_sample, its temperature, top-k, top-p and min-p are the defaults,
     else the likeliest token is taken. Its repetition penalty always counts.
     """
+    context = execution_context(device, threads)
     decisions = options.decisions(tie_word_embeddings, ignore_fields)
     found = read_model_folder(folder, **decisions)
     config = options.sampling_config(
@@ -67,17 +70,8 @@ def generate(
     text = _read_prompt(prompt)
     ids = tokenizer.encode_chat([{"role": "user", "content": text}]) if chat else tokenizer.encode(text)
     positions = _positions(found, context_length, len(ids), max_new_tokens, quiet=as_json)
-    model = options.load_model(folder, positions, threads=threads, quiet=as_json, **decisions)
-    interruption = options.Interruption()
-    with interruption.watched():
-        completion = generate_text(
-            model.network,
-            tokenizer,
-            ids if chat else text,
-            config,
-            stop_strings=stops,
-            on_text=interruption.guard(_nowhere if as_json else print_text),
-        )
+    model = options.load_model(folder, positions, context=context, quiet=as_json, **decisions)
+    completion = _written(model, tokenizer, ids if chat else text, config, stops, quiet=as_json)
     _conclude(completion, model, as_json=as_json)
     if completion.status is Status.STOP and not (completion.tokens or chat or as_json) and tokenizer.chat_template:
         print_note("the model ended at once; it is a chat model: --chat writes the prompt out as a message to it")
@@ -118,6 +112,22 @@ def _positions(found: ModelFolder, context_length: int | None, count: int, max_n
     if context_length is None and positions < count + max_new_tokens and not quiet:
         print_note(f"note: the model's context is {room}: {counted(positions - count, 'new token')} at most")
     return positions
+
+
+def _written(
+    model: options.LoadedModel,
+    tokenizer: TextTokenizer,
+    prompt: Prompt,
+    config: GenerationConfig,
+    stops: list[str],
+    *,
+    quiet: bool,
+) -> TextCompletion:
+    """What follows ``prompt``, printed as it comes unless ``quiet``; Ctrl-C ends it where it is."""
+    interruption = options.Interruption()
+    on_text = interruption.guard(_nowhere if quiet else print_text)
+    with interruption.watched():
+        return generate_text(model.network, tokenizer, prompt, config, stop_strings=stops, on_text=on_text)
 
 
 def _nowhere(piece: str) -> None:

@@ -151,7 +151,7 @@ def _show_network(
         print_json({**text.network_document(resolved), "plan": {"batch": rows, "mode": mode.value, **plan_part}})
     else:
         print_text(f"\nMemory for {mode.value}, batch {rows}:\n\n{plan_text(plan, available)}\n")
-    if not fits(plan, available):
+    if fits(plan, available) is False:
         raise leave(DOES_NOT_FIT, verdict(plan, available))
 
 

@@ -107,13 +107,14 @@ class Choices:
     checkpoint_every: int
     keep_last: int
     seed: int
+    device: str
     resume: bool
     plan_only: bool
     as_json: bool
 
 
 def new_network(choices: Choices, vocab_size: int) -> LanguageModel[Any]:
-    """The unbuilt network that the options describe.
+    """The unbuilt network that the options describe, without a device.
 
     Raises:
         ConfigurationError: an option of the other network.
@@ -131,7 +132,7 @@ def new_network(choices: Choices, vocab_size: int) -> LanguageModel[Any]:
             hidden_dim=choices.hidden_dim,
             dropout=choices.dropout,
         )
-        return GptTransformer("gpt", gpt, device="cpu", seed=choices.seed)
+        return GptTransformer("gpt", gpt, seed=choices.seed)
     if choices.dropout:
         raise ConfigurationError("--dropout: is an option of --model gpt")
     llama = LlamaConfig(
@@ -143,7 +144,7 @@ def new_network(choices: Choices, vocab_size: int) -> LanguageModel[Any]:
         hidden_dim=8 * choices.width // 3 if choices.hidden_dim is None else choices.hidden_dim,
         max_seq_len=choices.sequence_length,
     )
-    return LlamaTransformer("llama", llama, device="cpu", seed=choices.seed)
+    return LlamaTransformer("llama", llama, seed=choices.seed)
 
 
 def new_config(choices: Choices) -> TrainerConfig:

@@ -17,7 +17,7 @@ from rich.console import Console
 
 from mila.cli import plan_options as options
 from mila.cli.display import print_json, print_text
-from mila.cli.documents import DocumentCommand, reading_progress
+from mila.cli.documents import DocumentCommand, reading_progress, system_message
 from mila.cli.failures import DOES_NOT_FIT, INTERRUPTED, REFUSED, USAGE, leave, one_line, reports_errors
 from mila.cli.inspect_text import printable
 from mila.cli.plan_presets import presets_report, presets_table
@@ -76,7 +76,8 @@ class _Files:
             from mila.planning.page import write_page
 
             if isinstance(report, SweepReport):
-                first, table = plan_of(target, _first_of(request, report), on_question=listen), report
+                of_first = request_of(request, report.first.options)
+                first, table = plan_of(target, of_first, on_question=listen), report
             else:
                 first = report
                 table = sweep_of(target, request, {"context": _curve(report)}, on_question=listen)
@@ -199,11 +200,6 @@ def _curve(report: PlanReport) -> list[int | str]:
     return sorted({*powers[-_CURVE_POINTS:], report.choices.context, most})
 
 
-def _first_of(request: PlanRequest, report: SweepReport) -> PlanRequest:
-    """The request of the first point that can be built."""
-    return request_of(request, next(point.options for point in report.points if point.problem is None))
-
-
 def _ranges(sweeps: list[str], fields: dict[str, str | None]) -> dict[str, list[int | str]]:
     """What varies: by ``--sweep``, and lists of names in other options."""
     ranges: dict[str, list[int | str]] = {}
@@ -287,7 +283,7 @@ def _message(error: Exception) -> str:
     if isinstance(error, ValidationError):
         return _first_line(error)
     if isinstance(error, OSError) and not isinstance(error, MilaError):
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror or str(error)
+        return system_message(error)
     return _BARE_OPTION.sub(r"--\1:", str(error))
 
 

@@ -5,11 +5,14 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 
+from mila.cli.inspect_text import printable
 from mila.memory import format_bytes
-from mila.memory.format import format_table
+from mila.memory.format import aligned, format_table
 from mila.planning.elsewhere import without
 from mila.planning.fitting import MOST_CHANGES
+from mila.planning.page.components import Component, component_tree
 from mila.planning.report import (
+    MODE_OF_CHOICE,
     Choices,
     Limit,
     Line,
@@ -18,7 +21,6 @@ from mila.planning.report import (
     SweepPoint,
     SweepReport,
     TargetSummary,
-    TreeRow,
     Verdict,
 )
 
@@ -27,8 +29,13 @@ WIDTH = 80
 _BAR = 15
 #: What makes it fit is explained beside its options where these are no longer than this, else below them.
 _WIDEST_OPTIONS = 36
-#: Rows of equal components that follow each other are shown as one from here on.
-_ALIKE = 2
+#: Of rows with a label and a size: the columns that are aligned to the right.
+_SIZES = (1, 2)
+_ABOUT_TREE = (
+    "By component, everything below it included. Persistent: parameters, gradients and state, which live as long as the "
+    "network; at the fullest step: what is alive then in the transient region. Repeated components are one row (x N), "
+    "with the bytes of all N together and, of the persistent ones, of each."
+)
 #: Of a point in a sweep; what is unknown has no plan, or no budget.
 _WORDS = {Outcome.FITS: "fits", Outcome.DOES_NOT_FIT: "does not fit", Outcome.UNKNOWN: "not possible"}
 
@@ -59,7 +66,7 @@ def sweep_text(report: SweepReport) -> str:
     problems = dict.fromkeys(
         (_WORDS[point.outcome], point.problem) for point in report.points if point.problem is not None
     )
-    parts = [_sweep_heading(report), table]
+    parts = [heading(report.target, report.choices_of_modes, report.varied), table]
     if report.budget_bytes is None:
         parts.append("\n".join(_wrapped(f"CANNOT TELL: {report.budget_source}.", "")))
     else:
@@ -71,28 +78,19 @@ def sweep_text(report: SweepReport) -> str:
     return "\n\n".join(parts)
 
 
-def _sweep_heading(report: SweepReport) -> str:
-    """As of one plan, with what is for one mode alone where the mode varies."""
-    choices = report.choices
-    if "mode" in report.varied:
-        own = {name: report.chosen(name) for name in ("prefill", "optimizer", "accumulate")}
-        choices = choices.model_copy(update=own)
-    return heading(report.target, choices, report.varied)
-
-
 def heading(target: TargetSummary, choices: Choices, varied: Sequence[str] = ()) -> str:
     """The model, and how it is built."""
     about = f"{target.model_type}, {target.parameters:,} parameters, {target.layers:,} layers"
-    inference, training = (" in inference", " in training") if "mode" in varied else ("", "")
+    of_mode = {name: f" in {mode.value}" if "mode" in varied else "" for name, mode in MODE_OF_CHOICE.items()}
     fixed = [
         f"on {choices.device}" if "mode" in varied else f"{choices.mode.value} on {choices.device}",
         f"batch {choices.batch:,}",
         f"context {choices.context:,}",
-        "" if choices.prefill is None or "context" in varied else f"prefill {choices.prefill:,}{inference}",
+        "" if choices.prefill is None or "context" in varied else f"prefill {choices.prefill:,}{of_mode['prefill']}",
         choices.dtype,
         "" if choices.quantize is None else f"quantized: {choices.quantize}",
-        "" if choices.optimizer is None else f"optimizer {choices.optimizer.value}{training}",
-        "" if choices.accumulate in (None, 1) else f"{choices.accumulate:,} passes per update{training}",
+        "" if choices.optimizer is None else f"optimizer {choices.optimizer.value}{of_mode['optimizer']}",
+        "" if choices.accumulate in (None, 1) else f"{choices.accumulate:,} passes per update{of_mode['accumulate']}",
     ]
     shown = [part for part in fixed if part and part.split()[0] not in varied and part != _varying(part, varied)]
     lines = [*_wrapped(f"{target.name}: {about}", ""), *_wrapped(", ".join(shown), "")]
@@ -123,46 +121,40 @@ def _varying(part: str, varied: Sequence[str]) -> str:
 
 
 def _lines_table(report: PlanReport) -> str:
-    lines = [line for line in report.lines if line.bytes]
-    total = Line(key="", label="Reserved", bytes=report.reserved_bytes)
-    return "\n".join([*_line_rows("Reserved by Mila, exactly", lines, report.reserved_bytes), _sum_row(total)])
+    return "\n".join(["Reserved by Mila, exactly", *_summed(report.lines, "Reserved", report.reserved_bytes)])
 
 
 def _fullest_step(report: PlanReport) -> str:
     step = report.fullest_step
-    lines = [line for line in step.lines if line.bytes]
-    total = Line(key="", label="Alive at that step", bytes=step.bytes)
     title = f"In the transient region, at its fullest step ({step.step})"
     unused = step.region_bytes - step.bytes
     rest = [] if not unused else _wrapped(f"The region is {_exact(unused)} larger: placement leaves gaps.", "")
-    return "\n".join([*_wrapped(title, ""), *_line_rows("", lines, step.bytes), _sum_row(total), *rest])
+    return "\n".join([*_wrapped(title, ""), *_summed(step.lines, "Alive at that step", step.bytes), *rest])
 
 
 def _elsewhere(report: PlanReport) -> str:
-    rows = ["Counted elsewhere: not allocated by Mila, not in the bytes above"]
-    for line in report.elsewhere:
-        size = "?" if line.bytes is None else f"{line.bytes:,}"
-        short = "" if line.bytes is None else format_bytes(line.bytes)
-        rows.append(f"{line.label:<37}{size:>13}{short:>12}".rstrip())
-        rows += _wrapped(line.source, "    ")
-    needed = Line(key="", label="Needed, all together", bytes=report.verdict.needed_bytes)
-    rows.append(_sum_row(needed))
-    return "\n".join(rows)
+    rows = [_size_row(line.label, line.bytes) for line in report.elsewhere]
+    *lines, needed = aligned([*rows, _size_row("Needed, all together", report.verdict.needed_bytes)], right=_SIZES)
+    text = ["Counted elsewhere: not allocated by Mila, not in the bytes above"]
+    for line, other in zip(lines, report.elsewhere, strict=True):
+        text += [line, *_wrapped(other.source, "    ")]
+    return "\n".join([*text, _rule(needed), needed])
 
 
 def _limits(report: PlanReport) -> str:
     if not report.limits:
         return ""
-    return "The largest that fits, everything else as it is\n" + "\n".join(_limit_row(limit) for limit in report.limits)
+    rows = aligned([_limit_row(limit) for limit in report.limits], right=(1, 2))
+    return "\n".join(["The largest that fits, everything else as it is", *rows])
 
 
-def _limit_row(limit: Limit) -> str:
+def _limit_row(limit: Limit) -> tuple[str, ...]:
     if limit.value is None or limit.reserved_bytes is None:
-        return f"{limit.option:<10}{'none fits':>12}"
+        return limit.option, "none fits", "", ""
     if limit.is_open:
-        return f"{limit.option:<10} no limit found up to {limit.value:,}"
+        return limit.option, "", "", f"no limit found up to {limit.value:,}"
     why = "  (the model's limit)" if limit.is_models_limit else ""
-    return f"{limit.option:<10}{limit.value:>12,} {limit.reserved_bytes:>21,} bytes reserved{why}"
+    return limit.option, f"{limit.value:,}", f"{limit.reserved_bytes:,}", f"bytes reserved{why}"
 
 
 def _remedies(report: PlanReport) -> str:
@@ -189,62 +181,40 @@ def _why_nothing_helps(report: PlanReport) -> str:
     return f"No change of up to {MOST_CHANGES} options does: {names} alone take {_exact(size)}."
 
 
-def _line_rows(title: str, lines: Iterable[Line], whole: int) -> Iterator[str]:
-    if title:
-        yield title
-    for line in lines:
-        share = line.bytes / whole if whole else 0
-        bar = "#" * round(share * _BAR)
-        yield f"{line.label:<25}{line.bytes:>19,}{format_bytes(line.bytes):>12}{share:>6.0%}  {bar}".rstrip()
+def _summed(lines: Iterable[Line], label: str, whole: int) -> Iterator[str]:
+    """Lines that are not empty, each with its share of the whole, and the whole."""
+    there = [line for line in lines if line.bytes]
+    shares = [line.bytes / whole for line in there]
+    rows = [(*_size_row(line.label, line.bytes), f"{share:.0%}") for line, share in zip(there, shares, strict=True)]
+    *texts, total = aligned([*rows, (*_size_row(label, whole), "")], right=(*_SIZES, 3))
+    room = min(_BAR, WIDTH - 2 - max(map(len, texts), default=0))
+    for line, share, text in zip(there, shares, texts, strict=True):
+        yield f"{text}  {'#' * round(share * room)}".rstrip()
         if line.detail:
             yield from _wrapped(line.detail, "    ")
+    yield from (_rule(total), total)
 
 
-def _sum_row(line: Line) -> str:
-    return f"{'-' * 56}\n{line.label:<25}{line.bytes:>19,}{format_bytes(line.bytes):>12}"
+def _size_row(label: str, size: int | None) -> tuple[str, str, str]:
+    return (label, "?", "") if size is None else (label, f"{size:,}", format_bytes(size))
+
+
+def _rule(line: str) -> str:
+    return "-" * len(line)
 
 
 def _tree(report: PlanReport) -> str:
-    rows = []
-    for row, count in _without_repetition(report.tree):
-        name = "  " * row.depth + row.path.rpartition(".")[2] + (f" (x {count})" if count > 1 else "")
-        persistent = row.parameter_bytes + row.gradient_bytes + row.state_bytes
-        rows.append((name, row.component, f"{persistent:,}", f"{row.fullest_bytes:,}"))
-    header = ("component", "", "persistent bytes", "at the fullest step")
-    return format_table(header, rows, right=(2, 3))
+    root = component_tree(report.tree)
+    rows = [] if root is None else [_tree_row(depth, component) for depth, component in root.walk()]
+    header = ("component", "class", "persistent bytes", "each", "at the fullest step")
+    return "\n".join([*_wrapped(_ABOUT_TREE, ""), format_table(header, rows, right=(2, 3, 4))])
 
 
-def _without_repetition(rows: Sequence[TreeRow]) -> Iterator[tuple[TreeRow, int]]:
-    """Rows, neighbours whose bytes are equal all the way down only once, with how often they are there."""
-    i = 0
-    while i < len(rows):
-        size = _branch(rows, i)
-        count, following = 1, i + size
-        while following < len(rows) and _are_alike(rows[i : i + size], rows[following : following + size]):
-            count, following = count + 1, following + size
-        if count >= _ALIKE and rows[i].depth:
-            yield rows[i], count
-            yield from _without_repetition(rows[i + 1 : i + size])
-            i = following
-        else:
-            yield rows[i], 1
-            i += 1
-
-
-def _branch(rows: Sequence[TreeRow], i: int) -> int:
-    """How many rows a component and everything below it have."""
-    end = i + 1
-    while end < len(rows) and rows[end].depth > rows[i].depth:
-        end += 1
-    return end - i
-
-
-def _are_alike(first: Sequence[TreeRow], second: Sequence[TreeRow]) -> bool:
-    return len(first) == len(second) and all(
-        one.model_dump(exclude={"path"}) == other.model_dump(exclude={"path"})
-        and (not i or one.path.rpartition(".")[2] == other.path.rpartition(".")[2])
-        for i, (one, other) in enumerate(zip(first, second, strict=True))
-    )
+def _tree_row(depth: int, component: Component) -> tuple[str, ...]:
+    count, sizes = component.count, component.sizes
+    name = "  " * depth + component.name + (f" (x {count})" if count > 1 else "")
+    each = "" if count == 1 else "differ" if component.each_persistent is None else f"{component.each_persistent:,}"
+    return name, component.kind, f"{sizes.persistent:,}", each, f"{sizes.fullest:,}"
 
 
 def _point_row(varied: Sequence[str], point: SweepPoint) -> tuple[str, ...]:
@@ -257,10 +227,13 @@ def _point_row(varied: Sequence[str], point: SweepPoint) -> tuple[str, ...]:
 
 
 def _exact(size: int) -> str:
+    if abs(size) < 1024:  # they say it all
+        return f"{size} {'byte' if abs(size) == 1 else 'bytes'}"
     return f"{size:,} bytes ({format_bytes(size)})"
 
 
 def _wrapped(text: str, prefix: str) -> list[str]:
-    return textwrap.wrap(
-        text, WIDTH, initial_indent=prefix, subsequent_indent=" " * len(prefix), break_on_hyphens=False
-    )
+    """Lines of a paragraph; what names hold is shown before it could pass for white space."""
+    paragraph = printable(text, len(text))
+    indent = " " * len(prefix)
+    return textwrap.wrap(paragraph, WIDTH, initial_indent=prefix, subsequent_indent=indent, break_on_hyphens=False)

@@ -39,9 +39,9 @@ def verdict(plan: MemoryPlan, available: int | None) -> str:
     return f"{'fits' if fits(plan, available) else 'does not fit'}: {needed}, {format_bytes(available)} are available"
 
 
-def fits(plan: MemoryPlan, available: int | None) -> bool:
-    """Whether there is room for the plan, as far as the system says."""
-    return available is None or plan.reserved_bytes <= available
+def fits(plan: MemoryPlan, available: int | None) -> bool | None:
+    """Whether there is room for the plan; ``None`` where the system does not say how much there is."""
+    return None if available is None else plan.reserved_bytes <= available
 
 
 def plan_document(plan: MemoryPlan, available: int | None, parameters: int) -> dict[str, Any]:

@@ -17,7 +17,6 @@ import mila
 from mila.cli.display import loading_progress, print_note
 from mila.core.lifecycle import execution_of
 from mila.devices import ExecutionContext
-from mila.devices.execution_context import MAXIMUM_THREADS
 from mila.errors import ConfigurationError, DataError
 from mila.generation import GenerationConfig
 from mila.generation.text import TextCompletion, recommended_sampling
@@ -51,14 +50,6 @@ IgnoreFields = Annotated[
         "--ignore-fields",
         metavar="<str>",
         help="A field of config.json that Mila does not know and that changes nothing; may be given several times.",
-    ),
-]
-Threads = Annotated[
-    int | None,
-    typer.Option(
-        min=1,
-        help=f"Threads to compute on; by default all usable processors, at most {MAXIMUM_THREADS}. Fewer can be faster "
-        "where others keep the processors busy.",
     ),
 ]
 _FILTERS = ("top_k", "top_p", "min_p")
@@ -144,8 +135,10 @@ class LoadedModel:
     notes: tuple[str, ...]
 
 
-def load_model(folder: Path, context_length: int, *, threads: int | None, quiet: bool, **decisions: Any) -> LoadedModel:
-    """Load a model folder, to run on ``threads``; progress and one line go to standard error, unless ``quiet``.
+def load_model(
+    folder: Path, context_length: int, *, context: ExecutionContext, quiet: bool, **decisions: Any
+) -> LoadedModel:
+    """Load a model folder, to run in ``context``; progress and one line go to standard error, unless ``quiet``.
 
     ``decisions`` are those of :func:`mila.from_pretrained`.
     """
@@ -154,7 +147,7 @@ def load_model(folder: Path, context_length: int, *, threads: int | None, quiet:
         network = mila.from_pretrained(
             folder,
             context_length=context_length,
-            device=ExecutionContext("cpu", threads=threads),
+            device=context,
             on_progress=draw,
             **decisions,
         )
@@ -164,8 +157,9 @@ def load_model(folder: Path, context_length: int, *, threads: int | None, quiet:
     if not quiet:
         for note in notes:
             print_note(f"note: {note}")
+        where = "" if context.device.is_host else f" on {context.device_id}"
         room = counted(context_length, "token")
-        print_note(f"loaded in {seconds:.2f} s, {format_bytes(reserved)} reserved for {room}")
+        print_note(f"loaded in {seconds:.2f} s, {format_bytes(reserved)} reserved{where} for {room}")
     return LoadedModel(folder, network, seconds, reserved, notes)
 
 

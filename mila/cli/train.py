@@ -8,12 +8,15 @@ from pathlib import Path
 import typer
 
 from mila.cli import options
+from mila.cli.device_options import Device, execution_context
 from mila.cli.display import print_event, print_json, progress
 from mila.cli.failures import DOES_NOT_FIT, INTERRUPTED, USAGE, leave, reports_errors
 from mila.cli.plan_text import fits, plan_document, plan_text, verdict
+from mila.devices import ExecutionContext
 from mila.errors import CheckpointError
 from mila.memory import format_bytes
 from mila.training import (
+    BuildReport,
     ByteTokenizer,
     CharacterTokenizer,
     RunFolder,
@@ -26,7 +29,7 @@ from mila.training import (
     split_tokens,
 )
 
-#: What may be said beside ``--resume``: all else is in the checkpoint.
+#: What may be said beside ``--resume``: all else is in the checkpoint, which any device goes on from.
 _ALLOWED_WITH_RESUME = {
     "texts",
     "out",
@@ -34,6 +37,7 @@ _ALLOWED_WITH_RESUME = {
     "undecodable",
     "validation_fraction",
     "steps",
+    "device",
     "resume",
     "plan_only",
     "as_json",
@@ -70,6 +74,7 @@ def train(
     checkpoint_every: options.CheckpointEvery = 500,
     keep_last: options.KeepLast = 2,
     seed: options.Seed = 0,
+    device: Device = "cpu",
     resume: options.Resume = False,
     plan_only: options.PlanOnly = False,
     as_json: options.AsJson = False,
@@ -78,7 +83,8 @@ def train(
     choices = options.Choices(**{name: value for name, value in locals().items() if name != "context"})
     if resume:
         _require_nothing_else(context)
-    trainer = _resumed_trainer(choices, _was_given(context, "steps")) if resume else _new_trainer(choices)
+    place = execution_context(choices.device)
+    trainer = _resumed_trainer(choices, place, _was_given(context, "steps")) if resume else _new_trainer(choices, place)
     show_plan(trainer, as_json)
     if not plan_only:
         _run(trainer, choices)
@@ -108,27 +114,29 @@ def show_plan(trainer: Trainer, as_json: bool) -> None:
     else:
         typer.echo(f"{trainer.step.network.name}: {trainer.step.parameter_count():,} parameters")
         typer.echo(plan_text(plan, available))
-    if not fits(plan, available):
+    if fits(plan, available) is False:
         raise leave(DOES_NOT_FIT, verdict(plan, available))
 
 
-def _new_trainer(choices: options.Choices) -> Trainer:
+def _new_trainer(choices: options.Choices, place: ExecutionContext) -> Trainer:
     config = options.new_config(choices)
     text = read_texts(choices)
     by_character = choices.tokenizer is options.TokenizerKind.CHARACTER
     tokenizer: Tokenizer = CharacterTokenizer.from_text(text) if by_character else ByteTokenizer()
     network = options.new_network(choices, tokenizer.vocab_size)
+    network.set_execution_context(place)
     split = split_tokens(tokenizer.encode(text), choices.validation_fraction)
     return Trainer(network, split, config, choices.out, tokenizer=tokenizer)
 
 
-def _resumed_trainer(choices: options.Choices, has_steps: bool) -> Trainer:
+def _resumed_trainer(choices: options.Choices, place: ExecutionContext, has_steps: bool) -> Trainer:
     """As the newest checkpoint says, ``--steps`` aside."""
     path = RunFolder(choices.out).require_newest()
     state, tokenizer = read_training_state(path), load_tokenizer(path)
     if tokenizer is None:
         raise CheckpointError(f"{path}: expected a checkpoint with a tokenizer, got one without")
-    network = load_architecture(path, seed=state.network_seed)
+    network = load_architecture(path, device=None, seed=state.network_seed)
+    network.set_execution_context(place)
     config = state.config.model_copy(update={"steps": choices.steps}) if has_steps else state.config
     split = split_tokens(tokenizer.encode(read_texts(choices)), choices.validation_fraction)
     return Trainer(network, split, config, choices.out, tokenizer=tokenizer)
@@ -146,14 +154,21 @@ def _run(trainer: Trainer, choices: options.Choices) -> None:
         outcome = trainer.run(print_event)
         print_json({"event": "outcome", **asdict(outcome)})
     else:
-        grown = "unknown" if build.resident_bytes is None else format_bytes(build.resident_bytes)
-        typer.echo(f"built; resident memory grew by {grown}" + (f"; going on from step {done}" if done else ""))
+        typer.echo(f"built; {_growth(trainer, build)}" + (f"; going on from step {done}" if done else ""))
         if done >= trainer.config.steps:
             typer.echo(f"nothing to do: the run has had its {trainer.config.steps} steps; --steps asks for more")
         with progress(trainer.config.steps, done) as draw:
             outcome = trainer.run(draw)
     if outcome.interrupted:
         raise leave(INTERRUPTED, f"interrupted; --resume goes on from {outcome.last_checkpoint}")
+
+
+def _growth(trainer: Trainer, build: BuildReport) -> str:
+    """What the build took: of the process on the CPU, of the device elsewhere."""
+    is_host = trainer.step.device.is_host
+    size = build.resident_bytes if is_host else build.allocated_bytes
+    what = "resident memory" if is_host else f"memory in use on {trainer.step.device_id}"
+    return f"{what} grew by {'an unknown size' if size is None else format_bytes(size)}"
 
 
 def _was_given(context: typer.Context, name: str) -> bool:

@@ -102,14 +102,18 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         return ((*require_rank(self, context.input_shape, "B, T"), self.embedding_dim),)
 
     def declare(self, context: LeafContext) -> Iterator[Declaration]:
-        """The output; for a table that is stored in less than is computed in, what its rows are widened in."""
+        """The output; what rows of a table that is stored in less are widened in; what its gradient needs besides."""
         yield output((*context.input_shape, self.embedding_dim), context.dtype)
         rows, kernels = context.input_shape[0] * context.input_shape[1], context.kernels
         if self.is_quantized or self.dtype != context.dtype:
             size = kernels.embedding_forward_narrow_workspace(rows, self.embedding_dim)
             yield workspace("workspace", (size,), context.statistics_dtype, during=Lifetime.FORWARD)
-        if context.is_training and self.dtype != context.dtype:
-            size = kernels.embedding_backward_narrow_workspace(rows, self.embedding_dim)
+        if context.is_training:
+            is_narrow = self.dtype != context.dtype
+            of_backward = (
+                kernels.embedding_backward_narrow_workspace if is_narrow else kernels.embedding_backward_workspace
+            )
+            size = of_backward(rows, self.embedding_dim)
             yield workspace("backward_workspace", (size,), context.statistics_dtype, during=Lifetime.BACKWARD)
 
     def forward_step(self, run: Run, *inputs: Array) -> Array:
@@ -133,11 +137,10 @@ class TokenEmbedding(Component[TokenEmbeddingConfig]):
         if table_gradient is not None:
             check_token_ids(self, "id", inputs[0], self.vocab_size)
             (target, accumulate), (dy,), (ids,) = table_gradient.contribute(), gradients, inputs
-            scale = self.config.embedding_scale
+            scale, scratch = self.config.embedding_scale, self.workspace("backward_workspace")
             if target.dtype == dy.dtype:
-                self.kernels.embedding_backward(target, dy, ids, scale, accumulate)
+                self.kernels.embedding_backward(target, dy, ids, scale, accumulate, scratch)
             else:
-                scratch = self.workspace("backward_workspace")
                 self.kernels.embedding_backward_narrow(target, dy, ids, scale, accumulate, scratch)
         return (None,)
 

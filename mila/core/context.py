@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
@@ -199,7 +199,16 @@ class LeafContext:
 
     def allowing(self, overwritable: tuple[Overwrite, ...], gradient_overwritable: tuple[bool, ...]) -> LeafContext:
         """The same context with what the graph allows."""
-        return replace(self, overwritable=overwritable, gradient_overwritable=gradient_overwritable)
+        return LeafContext(
+            self.input_shapes,
+            self.runtime_mode,
+            self.dtype,
+            self.max_seq_len,
+            self.all_logits,
+            self.kernels,
+            overwritable,
+            gradient_overwritable,
+        )
 
 
 def _set(context: BuildContext, **values: Any) -> None:

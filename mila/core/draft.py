@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mila.core.planned_build import Storage
-from mila.core.schedule import ByComponent
 from mila.errors import ConfigurationError
 from mila.memory.declarations import Declaration
 
@@ -26,7 +24,7 @@ class Draft:
     """
 
     storages: list[Storage] = field(default_factory=list)
-    names: ByComponent[dict[str, Storage]] = field(default_factory=weakref.WeakKeyDictionary)
+    names: dict[Component[Any], dict[str, Storage]] = field(default_factory=dict)
     keys: dict[Any, Storage] = field(default_factory=dict)
 
     def add(

@@ -90,10 +90,10 @@ class Execution:
 
     def _array(self, storage: Storage) -> Array:
         declaration = storage.declaration
-        if not declaration.nbytes:
+        if not storage.nbytes:
             return self._device.no_bytes.view(declaration.dtype)
         block = self.arenas[storage.arena].bytes
-        return block[storage.offset : storage.offset + declaration.nbytes].view(declaration.dtype)
+        return block[storage.offset : storage.offset + storage.nbytes].view(declaration.dtype)
 
     def array_of(self, storage: Storage) -> Array:
         """The flat array of a storage."""

@@ -52,13 +52,14 @@ class Optimizer(Protocol):
 class Storage:
     """Bytes with one owner, which they do not keep alive; several declarations may name them."""
 
-    __slots__ = ("_owner", "arena", "declaration", "intervals", "offset")
+    __slots__ = ("_owner", "arena", "declaration", "intervals", "nbytes", "offset")
 
     def __init__(
         self, owner: Component[Any], declaration: Declaration, arena: str, intervals: list[tuple[int, int]]
     ) -> None:
         self._owner = weakref.ref(owner)
         self.declaration = declaration
+        self.nbytes = declaration.nbytes
         self.arena = arena
         self.intervals = intervals
         self.offset = -1

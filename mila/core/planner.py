@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
@@ -41,6 +42,7 @@ class Planner:
         self._last = 2 * self._count if context.is_training else self._count
         self._may_share = context.layout is Layout.SHARED
         self._draft = Draft()
+        self._paths = {component: component.path for component in root.walk()}
         self._producer = {v: i for i, step in enumerate(schedule.steps) for v in step.outputs}
         self._readers: dict[int, list[tuple[int, int]]] = {}
         for i, step in enumerate(schedule.steps):
@@ -75,7 +77,7 @@ class Planner:
             self._schedule,
             self._context,
             self._draft.storages,
-            self._draft.names,
+            weakref.WeakKeyDictionary(self._draft.names),
             self._zero_gradients,
             self._output_gradients,
             self._input_ids,
@@ -155,8 +157,8 @@ class Planner:
             storage.offset = offset
             if declaration.trainable and self._context.is_training:
                 self._plan_training_of(component, declaration, offset, optimizer)
-                trainable_end = align_up(offset + declaration.nbytes, self._alignment)
-            offset = align_up(offset + declaration.nbytes, self._alignment)
+                trainable_end = align_up(offset + storage.nbytes, self._alignment)
+            offset = align_up(offset + storage.nbytes, self._alignment)
         return trainable_end // dtype.itemsize
 
     def _plan_training_of(
@@ -336,11 +338,11 @@ class Planner:
                 continue
             if storage.offset < 0:
                 storage.offset = sizes.get(storage.arena, 0)
-            end = align_up(storage.offset + storage.declaration.nbytes, self._alignment)
+            end = align_up(storage.offset + storage.nbytes, self._alignment)
             sizes[storage.arena] = max(sizes.get(storage.arena, 0), end)
         requests = [
             PlacementRequest(
-                align_up(s.declaration.nbytes, self._alignment), tuple(s.intervals), (s.owner.path, s.declaration.name)
+                align_up(s.nbytes, self._alignment), tuple(s.intervals), (self._paths[s.owner], s.declaration.name)
             )
             for s in transient
         ]
@@ -356,13 +358,13 @@ class Planner:
         return sizes, bound, fullest
 
     def _memory_plan(self, arena_bytes: dict[str, int], bound: int, fullest: int) -> MemoryPlan:
-        steps = [step.leaf.path for step in self._schedule.steps]
+        steps = [self._paths[step.leaf] for step in self._schedule.steps]
         names = [f"{path} forward" for path in steps]
         if self._context.is_training:
             names += [f"{path} backward" for path in reversed(steps)]
         buffers = tuple(
             PlannedBuffer(
-                s.owner.path,
+                self._paths[s.owner],
                 s.owner.shown_name(s.declaration.name),
                 s.declaration.shape,
                 s.declaration.dtype,
@@ -370,7 +372,7 @@ class Planner:
                 s.declaration.lifetime,
                 s.arena,
                 s.offset,
-                s.declaration.nbytes,
+                s.nbytes,
                 tuple(s.intervals),
                 s.declaration.key is not None,
             )

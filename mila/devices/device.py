@@ -37,6 +37,9 @@ class Device(Protocol):
     def total_bytes(self) -> int | None:
         """Memory of the device, where it has its own."""
 
+    def used_bytes(self) -> int | None:
+        """Bytes that ``allocate`` has given and that are still in use, where the device counts them."""
+
     def synchronize(self) -> None:
         """Wait for everything that was launched."""
 

@@ -33,6 +33,9 @@ class Host:
     def total_bytes(self) -> None:
         """Nothing: the memory belongs to all processes."""
 
+    def used_bytes(self) -> None:
+        """Nothing: NumPy does not count them, unless it is traced."""
+
     def synchronize(self) -> None:
         """Nothing: everything has already happened."""
 

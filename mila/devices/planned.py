@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NoReturn
 
 from mila.devices.cuda_sizes import CUDA_ALIGNMENT
 from mila.devices.device_id import DeviceId
 from mila.errors import DeviceError
-from mila.kernels.cuda.family import Argument, DType, Size
 from mila.kernels.cuda.table import CudaKernels
 from mila.kernels.signatures import Array, Kernels
 
@@ -35,6 +33,10 @@ class PlannedCudaDevice:
 
     def total_bytes(self) -> int | None:
         """``None``: nobody knows."""
+        return None
+
+    def used_bytes(self) -> int | None:
+        """``None``: nothing can be allocated."""
         return None
 
     @property
@@ -102,29 +104,11 @@ class PlannedCudaDevice:
         """Refused."""
         self._refuse("upload")
 
-    def launch(
-        self,
-        source: str,
-        kernel: str,
-        dtype: DType,
-        grid: Size,
-        block: Size,
-        arguments: Sequence[Argument],
-        shared_bytes: int = 0,
-    ) -> None:
+    def launch(self, source: str, kernel: str, *arguments: object, **options: object) -> None:
         """Refused."""
         self._refuse(f"launch {kernel}")
 
-    def multiply(
-        self,
-        output: Array,
-        a: Array,
-        b: Array,
-        *,
-        transpose_a: bool = False,
-        transpose_b: bool = False,
-        accumulate: bool = False,
-    ) -> None:
+    def multiply(self, *arguments: object, **options: object) -> None:
         """Refused."""
         self._refuse("multiply")
 

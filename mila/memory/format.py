@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 _UNITS = ("KiB", "MiB", "GiB", "TiB", "PiB")
 #: From here on two decimals would print as 1,024.00.
@@ -21,13 +21,17 @@ def format_bytes(size: int) -> str:
 
 def format_table(header: tuple[str, ...], rows: Sequence[tuple[str, ...]], *, right: tuple[int, ...] = ()) -> str:
     """A plain-text table; ``right`` names the columns that are aligned to the right."""
-    widths = [max(len(row[i]) for row in [header, *rows]) for i in range(len(header))]
+    first, *others = aligned([header, *rows], right=right)
+    rule = "  ".join("-" * max(map(len, column)) for column in zip(header, *rows, strict=True))
+    return "\n".join([first, rule, *others])
 
-    def line(row: tuple[str, ...]) -> str:
-        cells = [
-            cell.rjust(w) if i in right else cell.ljust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
-        ]
-        return "  ".join(cells).rstrip()
 
-    rule = "  ".join("-" * width for width in widths)
-    return "\n".join([line(header), rule, *(line(row) for row in rows)])
+def aligned(rows: Sequence[Sequence[str]], *, right: Sequence[int] = ()) -> list[str]:
+    """Rows as lines whose columns are as wide as their widest cell and two spaces apart; ``right`` as in a table."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return ["  ".join(_cells(row, widths, right)).rstrip() for row in rows]
+
+
+def _cells(row: Sequence[str], widths: Sequence[int], right: Sequence[int]) -> Iterator[str]:
+    for i, (cell, width) in enumerate(zip(row, widths, strict=True)):
+        yield cell.rjust(width) if i in right else cell.ljust(width)

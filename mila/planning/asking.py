@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,27 +51,30 @@ class Questions:
         if self._listener is not None:
             self._listener(choices)
         made = self._constructed(choices)
-        plan = made.root.plan(build_context(choices))
+        with _no_garbage_collection():
+            plan = made.root.plan(build_context(choices))
         made.fixed_bytes = fixed_bytes(plan)
-        self._answers[choices] = plan.reserved_bytes
+        self._answers[_built(choices)] = plan.reserved_bytes
         return made.root, plan
 
     def reserved_bytes(self, choices: Choices) -> int | None:
         """What a build takes; ``None`` where there is none of these sizes."""
-        if choices not in self._answers:
+        built = _built(choices)
+        if built not in self._answers:
             try:
                 self.plan(choices)
             except ShapeError:
-                self._answers[choices] = None
-        return self._answers[choices]
+                self._answers[built] = None
+        return self._answers[built]
 
     def least_bytes(self, choices: Choices) -> int:
         """What no batch, context and prefill can do without: parameters, gradients and moments.
 
-        Known from any plan with the other choices, and asked of the smallest build where there is none yet.
+        Known from any plan with the other choices: where there is none yet, from this one, which is most likely asked
+        for next, or from that of the smallest build.
         """
         made = self._constructed(choices)
-        if made.fixed_bytes is None:
+        if made.fixed_bytes is None and self.reserved_bytes(choices) is None:
             prefill = None if choices.prefill is None else 1
             self.plan(choices.model_copy(update={"context": 1, "batch": 1, "prefill": prefill}))
         return made.fixed_bytes or 0
@@ -79,3 +84,20 @@ class Questions:
         if key not in self._constructions:
             self._constructions[key] = _Construction(construct(self.target, choices))
         return self._constructions[key]
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """Planning makes many objects and no cycles: looking through all of them again and again would find nothing."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+def _built(choices: Choices) -> Choices:
+    """What a build depends on: passes that are accumulated take no byte more."""
+    return choices if choices.accumulate is None else choices.model_copy(update={"accumulate": None})

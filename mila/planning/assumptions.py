@@ -7,13 +7,14 @@ from collections.abc import Iterable, Iterator
 from mila.devices import DeviceId, DeviceType
 from mila.memory import MemoryPlan
 from mila.memory.plan import PERSISTENT
-from mila.models import GptConfig, LlamaConfig
-from mila.planning.elsewhere import elsewhere_of
+from mila.models import GptConfig, LanguageModelConfig, LlamaConfig
+from mila.planning.elsewhere import elsewhere_of, unknown_labels
 from mila.planning.report import Choices
 from mila.planning.request import Mode, OptimizerKind, PlanRequest
 from mila.planning.target import Target
 
 _HALF_PRECISION = ("bfloat16", "float16")
+_LOADING = "Loading converts weights piece by piece, without a second copy of them."
 
 
 def assumptions_of(target: Target, request: PlanRequest, choices: Choices, plan: MemoryPlan) -> list[str]:
@@ -32,7 +33,7 @@ def assumptions_of(target: Target, request: PlanRequest, choices: Choices, plan:
 def _of_defaults(target: Target, request: PlanRequest, choices: Choices) -> Iterator[str]:
     if request.context is None:
         yield f"The context is all {choices.context:,} positions that the model allows, as none was asked for."
-    if target.config.tie_word_embeddings:
+    if isinstance(target.config, LanguageModelConfig) and target.config.tie_word_embeddings:
         yield "The head computes with the token table, which is counted once."
 
 
@@ -60,11 +61,29 @@ def _of_inference(target: Target, choices: Choices, plan: MemoryPlan) -> Iterato
         )
     yield f"A call takes at most {choices.prefill:,} positions of each sequence; longer prompts go in several calls."
     yield "Logits are computed at the last position of a call only."
-    yield "Loading converts weights piece by piece, without a second copy of them."
+    yield _LOADING
     yield "Text, token ids and the scratch of sampling are not counted; they are small."
 
 
 def _of_training(target: Target, choices: Choices, plan: MemoryPlan) -> Iterator[str]:
+    yield from _of_updates(choices)
+    yield "Logits are computed at every position."
+    if isinstance(target.config, GptConfig):
+        yield f"Dropout is {target.config.dropout:g}."
+
+
+def _of_text_encoder(target: Target, choices: Choices, plan: MemoryPlan) -> Iterator[str]:
+    yield f"Every text is padded to {choices.context:,} tokens; there is no cache."
+    yield "All hidden states are computed, those at the end of each text and, where there is one, their projection."
+    if choices.mode is Mode.TRAINING:
+        yield from _of_updates(choices)
+        return
+    yield _LOADING
+    yield "Text and token ids are not counted; they are small."
+
+
+def _of_updates(choices: Choices) -> Iterator[str]:
+    """Of any network that is trained."""
     if choices.optimizer is OptimizerKind.ADAMW:
         dtype = "float64" if choices.dtype == "float64" else "float32"
         yield f"AdamW keeps two moments of each parameter, in {dtype}; there is no other copy of the parameters."
@@ -72,32 +91,10 @@ def _of_training(target: Target, choices: Choices, plan: MemoryPlan) -> Iterator
         yield "There are no loss and no optimizer: the network alone, with gradients of its parameters."
     yield f"Gradients of parameters are stored in {choices.dtype}."
     yield "Activations that the backward pass reads are kept, none is computed again."
-    yield "Logits are computed at every position."
     parts = choices.accumulate or 1
     if parts > 1:
-        yield _accumulated(parts)
-    if isinstance(target.config, GptConfig):
-        yield f"Dropout is {target.config.dropout:g}."
+        yield f"An update adds up the gradients of {parts:,} passes in place, which takes no more memory than one."
     yield "Training data and their batches are not counted."
-
-
-def _of_text_encoder(target: Target, choices: Choices, plan: MemoryPlan) -> Iterator[str]:
-    yield f"Every text is padded to {choices.context:,} tokens; there is no cache."
-    yield "All hidden states are computed, those at the end of each text and, where there is one, their projection."
-    if choices.mode is Mode.INFERENCE:
-        yield "Loading converts weights piece by piece, without a second copy of them."
-        yield "Text and token ids are not counted; they are small."
-        return
-    yield "There are no loss and no optimizer: the network alone, with gradients of its parameters."
-    yield f"Gradients of parameters are stored in {choices.dtype}."
-    yield "Activations that the backward pass reads are kept, none is computed again."
-    parts = choices.accumulate or 1
-    if parts > 1:
-        yield _accumulated(parts)
-
-
-def _accumulated(parts: int) -> str:
-    return f"An update adds up the gradients of {parts:,} passes in place, which takes no more memory than one."
 
 
 def _of_device(choices: Choices) -> Iterator[str]:
@@ -106,7 +103,7 @@ def _of_device(choices: Choices) -> Iterator[str]:
         yield "The process is one of its own, and every page of its buffers is resident."
         return
     yield f"Nothing else runs on {device}."
-    unknown = [line.label for line in elsewhere_of(device, choices.mode) if line.bytes is None and line.is_counted]
+    unknown = unknown_labels(elsewhere_of(device, choices.mode))
     if unknown:
         yield f"Not measured, and not in the verdict: {', '.join(unknown)}."
 

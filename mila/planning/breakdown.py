@@ -11,6 +11,7 @@ from mila.memory import Category, Lifetime, MemoryPlan, PlannedBuffer, format_by
 from mila.memory.plan import GRADIENTS, PARAMETERS, PERSISTENT, TRANSIENT
 from mila.memory.storage import align_up
 from mila.planning.report import FullestStep, Line, TreeRow
+from mila.planning.target import StandIn
 
 #: What the lines of a plan are called, in their order.
 LINE_LABELS = {
@@ -105,9 +106,14 @@ def _visit(
     parts: list[Mapping[str, int]] = [own.get(component.path, {}), *(branch[0][1] for branch in below)]
     for part in parts:
         sizes.update(part)
-    yield {"path": component.path, "depth": depth, "component": type(component).__name__}, sizes
+    yield {"path": component.path, "depth": depth, "component": _class_name(component)}, sizes
     for branch in below:
         yield from branch
+
+
+def _class_name(component: Component[Any]) -> str:
+    built = component.stands_for if isinstance(component, StandIn) else type(component)
+    return built.__name__
 
 
 def _key(buffer: PlannedBuffer) -> str:

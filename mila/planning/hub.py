@@ -12,10 +12,10 @@ from mila.core.loading import Progress
 from mila.errors import CheckpointError, ConfigurationError
 from mila.models.hugging_face.folder import CONFIG_FILE
 from mila.planning.hub_files import HubModel, cached_file, parse_name
-from mila.planning.interpreted import Reading, target_of
+from mila.planning.interpreted import target_of
 from mila.planning.stored_weights import HeaderTensors
-from mila.planning.target import Target
-from mila.planning.target_files import read_folder, why_without_weights
+from mila.planning.target import Reading, Target
+from mila.planning.target_files import planned_without_weights, read_folder
 from mila.planning.targets import HUB_PREFIX
 from mila.serialization.failures import shown
 from mila.serialization.sharded import INDEX_NAME, SINGLE_FILE_NAME
@@ -108,4 +108,4 @@ def _read_weights(model: HubModel, on_header: Progress | None) -> tuple[HeaderTe
         return HeaderTensors(hub_path(found.place), found.tensors, found.aliases, found.metadata), ()
     if SINGLE_FILE_NAME in model.names:
         return None, (f"{BOTH}, planned from the config",)
-    return None, (why_without_weights(model.names),)
+    return None, (planned_without_weights(model.names),)

@@ -13,7 +13,7 @@ from mila.planning.hub_files import HubModel, HubWeights, cached_file, parse_nam
 from mila.planning.inspection_report import ContentKind
 from mila.planning.opening import open_content
 from mila.planning.stored_content import StoredContent, stored_tensor
-from mila.planning.target_files import INDEX_ENDING, why_without_weights
+from mila.planning.target_files import INDEX_ENDING, without_weights
 from mila.serialization.failures import shown
 from mila.serialization.sharded import SINGLE_FILE_NAME
 
@@ -53,7 +53,7 @@ def _whole(target: str, model: HubModel, on_header: Progress | None) -> StoredCo
         got = got_instead(model.names)
         raise ConfigurationError(f"{model.place}: expected {CONFIG_FILE} or safetensors, got {got}")
     elif file is None:
-        notes = (why_without_weights(model.names).partition(": ")[0],)
+        notes = (without_weights(model.names),)
     content = StoredContent(
         target,
         ContentKind.HUB,

@@ -16,6 +16,7 @@ from mila.core.loading import Progress
 from mila.errors import ConfigurationError
 from mila.models.hugging_face.folder import CONFIG_FILE
 from mila.planning.hub_requests import HubRepository
+from mila.planning.target_files import INDEX_ENDING
 from mila.planning.targets import HUB_PREFIX
 from mila.serialization.failures import refusal, shown
 from mila.serialization.header import ALIASES_KEY, PREFIX_BYTES, Header, TensorEntry, header_length, parse_header
@@ -105,7 +106,7 @@ class HubModel:
             on_header: called with the headers that were read, and with those to read.
         """
         place = self.repository.place_of(file)
-        if not file.endswith(".index.json"):
+        if not file.endswith(INDEX_ENDING):
             weights = HubWeights(place, None)
             weights.add(file.rpartition("/")[2], _read_header(self.repository, file))
             return weights

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,39 +10,19 @@ from typing import Any
 from mila.devices import ExecutionContext
 from mila.errors import UnknownArchitectureError
 from mila.memory.storage import DType
-from mila.models.hugging_face.architecture import Architecture, Interpretation
+from mila.models.hugging_face.architecture import Architecture
 from mila.models.hugging_face.fields import short
 from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
 from mila.models.language_model import LanguageModel, LanguageModelConfig
-from mila.planning.report import TargetKind
 from mila.planning.stored_weights import HeaderTensors, compare, summarize
-from mila.planning.target import StoredWeights, Target
+from mila.planning.target import Reading, StoredWeights, Target
 from mila.planning.text_encoder import text_encoder_target
-from mila.serialization.failures import refusal, shown
+from mila.serialization.failures import refusal
 
 #: A plan makes every layer's components, a few kilobytes each: a file that claims any number must not fill the memory.
 MOST_LAYERS = 1024
 #: A plan computes the rotary frequencies of one head.
 LARGEST_HEAD = 1 << 16
-
-
-@dataclass(frozen=True)
-class Reading:
-    """How a target was named, and what its reader decided.
-
-    Attributes:
-        target: as it was named.
-        kind: what that is.
-        name: a short name for headings.
-        tie_word_embeddings: overrides what the config says.
-        ignore_fields: unknown fields of the config that do not change the result.
-    """
-
-    target: str
-    kind: TargetKind
-    name: str
-    tie_word_embeddings: bool | None = None
-    ignore_fields: Collection[str] = ()
 
 
 def target_of(
@@ -76,9 +55,8 @@ def target_of(
     if reading.tie_word_embeddings is not None:
         overrides["tie_word_embeddings"] = reading.tie_word_embeddings
     found = architecture.interpret(raw, file, overrides, reading.ignore_fields)
-    _require_plannable(file, found.config)
-    absent = [name for name in reading.ignore_fields if name not in raw]
-    notes = (*_notes(found), *(f"the config has no field {shown(name)} to ignore" for name in absent), *notes)
+    require_plannable(file, found.config)
+    notes = (*found.notes, *reading.notes_on(raw, found.dropouts), *notes)
     if weights is not None:
         stored = summarize(weights)
         is_decided = reading.tie_word_embeddings is not None
@@ -106,21 +84,14 @@ def _architecture(file: Path, raw: Mapping[str, Any]) -> Architecture:
     raise UnknownArchitectureError(str(error)) if isinstance(model_type, str) else error
 
 
-def _require_plannable(file: Path, config: LanguageModelConfig) -> None:
-    """Raise for sizes that would take memory before anything is known of them."""
+def require_plannable(file: Path, config: LanguageModelConfig) -> None:
+    """Raise :class:`CheckpointError` for sizes that would take memory before the weights are looked at."""
     if config.num_layers > MOST_LAYERS:
         got = str(config.num_layers)
         raise refusal(file, expected=f"at most {MOST_LAYERS} layers, as planning makes each of them", got=got)
     head = getattr(config, "head_dim", None) or config.embedding_dim // config.num_heads
     if head > LARGEST_HEAD:
         raise refusal(file, expected=f"heads of at most {LARGEST_HEAD} elements", got=str(head))
-
-
-def _notes(found: Interpretation) -> tuple[str, ...]:
-    if not found.dropouts:
-        return found.notes
-    dropouts = ", ".join(f"{key} = {value}" for key, value in found.dropouts.items())
-    return (*found.notes, f"planned without the dropout of the config ({dropouts}), which counts in training only")
 
 
 def _make(

@@ -15,17 +15,16 @@ from mila.models.gguf_import.architectures import describe_model
 from mila.models.gguf_import.source import GgufSource
 from mila.models.hugging_face.architecture import Architecture
 from mila.models.hugging_face.clip_config import clip_text_folder
-from mila.models.hugging_face.clip_names import resolve_names
 from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
 from mila.models.hugging_face.names import HEAD, TABLE
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.language_model import LanguageModelConfig
 from mila.planning.inspection_report import ContentKind, Finding, FindingKind
-from mila.planning.interpreted import Reading, target_of
-from mila.planning.report import TargetKind
+from mila.planning.interpreted import require_plannable
 from mila.planning.stored_content import StoredContent
 from mila.planning.stored_weights import HeaderTensors, compare
 from mila.planning.targets import HUB_PREFIX
+from mila.planning.text_encoder import compare_text_encoder
 from mila.planning.value_comparison import Side, compare_values, incomparable
 from mila.serialization import FORMAT_DTYPES, SafetensorsFile, TensorEntry
 from mila.serialization.failures import shown
@@ -90,9 +89,8 @@ def _check_language_model(
     config: Mapping[str, Any],
     file: Path,
 ) -> tuple[str, ...]:
-    reading = Reading(content.target, TargetKind.FOLDER, content.place.name)
-    target_of(reading, file, config)  # refuses what would take memory before its weights are looked at
     found = architecture.interpret(config, file, {})
+    require_plannable(file, found.config)
     names = compare(header_tensors(content), architecture, found.config, head_is_decided=False)
     if content.is_on_hub:
         return (*found.notes, *names.notes)
@@ -122,9 +120,7 @@ def _table_beside_head(content: StoredContent, names: NameMap, config: LanguageM
 
 def _check_text_encoder(content: StoredContent, config: Mapping[str, Any], file: Path) -> tuple[str, ...]:
     found = clip_text_folder(file.parent, dict(config), ())
-    network = found.network()
-    names = resolve_names(network, {*content.tensors, *content.aliases}, found.vision_layers)
-    LoadPlan(network, header_tensors(content), names)
+    names = compare_text_encoder(found, header_tensors(content))
     vocabulary = () if content.is_on_hub else check_vocabulary(found.path, found.config.vocab_size)
     return (*found.notes, *vocabulary, *names.notes)
 

@@ -21,7 +21,7 @@ from mila.planning.inspection_report import ContentKind
 from mila.planning.presets import find_preset
 from mila.planning.report import TargetKind
 from mila.planning.stored_content import Array, OpenFile, StoredContent, StoredTensor, stored_tensor
-from mila.planning.target_files import kind_of, why_without_weights
+from mila.planning.target_files import kind_of, without_weights
 from mila.planning.targets import HUB_PREFIX, PRESET_PREFIX
 from mila.serialization import (
     FORMAT_DTYPES,
@@ -151,8 +151,7 @@ def _folder(found: _Found) -> StoredContent:
     config = read_json_object(file, what="model config")
     others: dict[str, Any] = {"config": config, "config_file": file}
     if not any(name in (SINGLE_FILE_NAME, INDEX_NAME) or NUMBERED_SHARD.fullmatch(name) for name in names):
-        note = why_without_weights(names).partition(": ")[0]
-        return found.content(ContentKind.FOLDER, notes=(note,), **others)
+        return found.content(ContentKind.FOLDER, notes=(without_weights(names),), **others)
     return found.content(ContentKind.FOLDER, metadata=_add_tensors(found, path), **others)
 
 

@@ -74,6 +74,10 @@ class Choices(Document):
     device: str
 
 
+#: The mode of choices that are for one mode alone.
+MODE_OF_CHOICE = {"prefill": Mode.INFERENCE, "optimizer": Mode.TRAINING, "accumulate": Mode.TRAINING}
+
+
 class Line(Document):
     """Bytes with a name.
 
@@ -267,10 +271,22 @@ class SweepReport(Document):
     uncounted: list[str]
     points: list[SweepPoint]
 
-    def chosen(self, name: str) -> int | str | None:
-        """The first choice of this name that there is: prefill, passes and optimizer are of one mode each."""
+    @property
+    def first(self) -> SweepPoint:
+        """The first point that has a plan."""
+        return next(point for point in self.points if point.problem is None)
+
+    @property
+    def choices_of_modes(self) -> Choices:
+        """``choices``; where the mode varies, with those that are for one mode alone of each mode."""
+        if "mode" not in self.varied:
+            return self.choices
         every = (self.choices, *(point.choices for point in self.points if point.choices is not None))
-        return next((value for each in every if (value := getattr(each, name)) is not None), None)
+        own = {
+            name: next((value for each in every if (value := getattr(each, name)) is not None), None)
+            for name in MODE_OF_CHOICE
+        }
+        return self.choices.model_copy(update=own)
 
 
 class Failure(Document):

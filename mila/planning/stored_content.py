@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from io import FileIO
 from pathlib import Path
@@ -26,6 +26,8 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 #: Bytes that are read at once; everything that looks at values takes memory in proportion to it, never to a file.
 TILE_BYTES = 1 << 21
+#: Levels of a config: a report of more than 255 cannot become a document, and models have a few.
+_DEEPEST_CONFIG = 64
 
 
 class OpenFile(ClosedAfterBlock):
@@ -141,6 +143,9 @@ class StoredContent:
         manifest: of an archive.
         notes: what a user should be told.
         is_on_hub: only headers are there, no values.
+
+    Raises:
+        CheckpointError: a config of objects in objects, too many levels deep.
     """
 
     target: str
@@ -157,6 +162,14 @@ class StoredContent:
     notes: tuple[str, ...] = ()
     is_on_hub: bool = False
     opened: contextlib.ExitStack = field(default_factory=contextlib.ExitStack, repr=False)
+
+    def __post_init__(self) -> None:
+        level: list[Any] = [self.config]
+        for _ in range(_DEEPEST_CONFIG):
+            level = [part for value in level for part in _parts(value) if isinstance(part, dict | list)]
+        if level:
+            expected = f"a config of at most {_DEEPEST_CONFIG} levels of objects and lists"
+            raise refusal(self.shown_place, expected=expected, got="more")
 
     @property
     def shown_place(self) -> str:
@@ -203,3 +216,7 @@ class StoredContent:
 
     def __exit__(self, *reason: object) -> None:
         self.opened.close()
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    return value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()

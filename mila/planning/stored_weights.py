@@ -14,7 +14,7 @@ import numpy as np
 from mila.core.loading import LoadPlan
 from mila.core.pieces import NameMap
 from mila.errors import CheckpointError
-from mila.memory.storage import FLOAT32, FLOAT64
+from mila.memory.storage import FLOAT32, FLOAT64, DType
 from mila.models.hugging_face.architecture import Architecture
 from mila.models.hugging_face.names import HEAD, TABLE
 from mila.models.hugging_face.weights import require_layers
@@ -89,6 +89,12 @@ def summarize(source: HeaderTensors) -> StoredWeights:
     return StoredWeights(sum(sizes.values()), dict(sizes.most_common()), elements)
 
 
+def dtype_to_compare(source: HeaderTensors) -> DType:
+    """One that holds every stored float: whether a value fits a narrower one, only values can tell."""
+    is_wide = any(entry.dtype_name == "F64" for entry in source.tensors.values())
+    return FLOAT64 if is_wide else FLOAT32
+
+
 def compare(
     source: HeaderTensors,
     architecture: Architecture,
@@ -111,9 +117,7 @@ def compare(
         CheckpointError: one message with every missing, unexpected, misshapen and inconvertible tensor.
     """
     require_layers(source, config.num_layers)  # before components are made of whatever a config says
-    is_wide = any(entry.dtype_name == "F64" for entry in source.tensors.values())
-    # Whether a value fits a narrower dtype, only values can tell.
-    network = architecture.network_class("model", config, dtype=FLOAT64 if is_wide else FLOAT32)
+    network = architecture.network_class("model", config, dtype=dtype_to_compare(source))
     names = architecture.names.resolve(network, {*source.tensors, *source.aliases})
     names = _with_head(names, source, config.tie_word_embeddings, head_is_decided)
     LoadPlan(network, source, names)

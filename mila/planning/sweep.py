@@ -10,12 +10,13 @@ from typing import Any
 
 from mila.devices import DeviceId
 from mila.errors import ConfigurationError, DeviceError, ShapeError, UnaddressableError
+from mila.memory import MemoryPlan
 from mila.planning.asking import Listener, Questions
 from mila.planning.breakdown import lines_of
 from mila.planning.budget import Budget
 from mila.planning.building import check_policy, choices_of
 from mila.planning.planner import summary_of, target_named
-from mila.planning.report import Outcome, SweepPoint, SweepReport
+from mila.planning.report import Choices, Outcome, SweepPoint, SweepReport
 from mila.planning.request import Mode, PlanRequest
 from mila.planning.target import Target
 
@@ -65,17 +66,7 @@ def sweep(
             continue
         if choices is None:
             choices, summary = wanted, summary_of(named, root)
-        reserved, room = plan.reserved_bytes, budget.in_mode(device, wanted.mode)
-        points.append(
-            SweepPoint(
-                options=options,
-                reserved_bytes=reserved,
-                needed_bytes=room.needed(reserved),
-                lines=lines_of(plan),
-                outcome=room.outcome(reserved),
-                choices=wanted,
-            )
-        )
+        points.append(_planned(options, wanted, plan, budget.in_mode(device, wanted.mode)))
     if choices is None or summary is None:
         are_too_large = all(point.outcome is Outcome.DOES_NOT_FIT for point in points)
         kind = UnaddressableError if are_too_large else ConfigurationError
@@ -88,6 +79,18 @@ def sweep(
         budget_source=budget.source,
         uncounted=list(budget.uncounted),
         points=points,
+    )
+
+
+def _planned(options: dict[str, int | str], choices: Choices, plan: MemoryPlan, room: Budget) -> SweepPoint:
+    reserved = plan.reserved_bytes
+    return SweepPoint(
+        options=options,
+        reserved_bytes=reserved,
+        needed_bytes=room.needed(reserved),
+        lines=lines_of(plan),
+        outcome=room.outcome(reserved),
+        choices=choices,
     )
 
 

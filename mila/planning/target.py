@@ -2,15 +2,59 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
-from mila.core import Network
+from mila.core import Component, Network
 from mila.devices import ExecutionContext
 from mila.memory.storage import DType
 from mila.models import LanguageModelConfig
+from mila.models.clip_definition import ClipTextConfig
 from mila.planning.report import TargetKind
+from mila.serialization.failures import shown
+
+#: What can be planned; all that is asked of any of them is its number of layers, and the most positions.
+PlannedConfig = LanguageModelConfig | ClipTextConfig
+
+
+class StandIn:
+    """A root that is made for planning alone.
+
+    Attributes:
+        stands_for: the class of what a build makes, which is the one that people are told.
+    """
+
+    stands_for: ClassVar[type[Component[Any]]]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How a target was named, and what its reader decided.
+
+    Attributes:
+        target: as it was named.
+        kind: what that is.
+        name: a short name for headings.
+        tie_word_embeddings: overrides what the config says.
+        ignore_fields: unknown fields of the config that do not change the result.
+    """
+
+    target: str
+    kind: TargetKind
+    name: str
+    tie_word_embeddings: bool | None = None
+    ignore_fields: Collection[str] = ()
+
+    def notes_on(self, fields: Collection[str], dropouts: Mapping[str, float]) -> tuple[str, ...]:
+        """What is left out of a config that has these fields, and what was to be left out and is not there."""
+        notes = [
+            f"the config has no field {shown(name)} to ignore" for name in self.ignore_fields if name not in fields
+        ]
+        if dropouts:
+            said = ", ".join(f"{key} = {value}" for key, value in dropouts.items())
+            notes.insert(0, f"planned without the dropout of the config ({said}), which counts in training only")
+        return tuple(notes)
 
 
 @dataclass(frozen=True)
@@ -50,8 +94,8 @@ class Target:
     kind: TargetKind
     name: str
     model_type: str
-    config: LanguageModelConfig
-    make: Callable[[LanguageModelConfig, ExecutionContext, DType], Network[Any]]
+    config: PlannedConfig
+    make: Callable[[Any, ExecutionContext, DType], Network[Any]]
     stored: StoredWeights | None = None
     notes: tuple[str, ...] = field(default=())
     tie_word_embeddings: bool | None = None

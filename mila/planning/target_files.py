@@ -13,10 +13,10 @@ from mila.models.gguf_import.placements import HEAD
 from mila.models.gguf_import.source import GgufSource
 from mila.models.hugging_face.folder import CONFIG_FILE, read_raw_config
 from mila.models.hugging_face.weights import open_weights
-from mila.planning.interpreted import Reading, target_of
+from mila.planning.interpreted import target_of
 from mila.planning.report import TargetKind
 from mila.planning.stored_weights import HeaderTensors
-from mila.planning.target import StoredWeights, Target
+from mila.planning.target import Reading, StoredWeights, Target
 from mila.serialization import TensorSource, filesystem, open_tensors, read_json_object
 from mila.serialization.failures import refusal, refusals, shown
 from mila.serialization.sharded import INDEX_NAME, NUMBERED_SHARD, SINGLE_FILE_NAME
@@ -79,7 +79,7 @@ def read_folder(reading: Reading, path: Path) -> Target:
             raise
         raise ConfigurationError(str(error)) from error  # nothing here is malformed
     if not any(name in (SINGLE_FILE_NAME, INDEX_NAME) or NUMBERED_SHARD.fullmatch(name) for name in names):
-        return target_of(reading, place / CONFIG_FILE, raw, notes=(why_without_weights(names),))
+        return target_of(reading, place / CONFIG_FILE, raw, notes=(planned_without_weights(names),))
     try:
         with open_weights(place) as source:
             weights = _headers(source)
@@ -88,11 +88,16 @@ def read_folder(reading: Reading, path: Path) -> Target:
     return target_of(reading, place / CONFIG_FILE, raw, weights=weights)
 
 
-def why_without_weights(names: list[str]) -> str:
-    """A note on the files of a model, none of which are weights that Mila reads."""
+def planned_without_weights(names: list[str]) -> str:
+    """A note on a plan of a model, none of whose files are weights that Mila reads."""
+    return f"{without_weights(names)}: planned from the config alone"
+
+
+def without_weights(names: list[str]) -> str:
+    """What a model has that has no weights which Mila reads."""
     others = [name for name in names if name.endswith((".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf"))]
     found = f"{shown(others)} not read" if others else "no weights"
-    return f"neither {SINGLE_FILE_NAME} nor its index, {found}: planned from the config alone"
+    return f"neither {SINGLE_FILE_NAME} nor its index, {found}"
 
 
 def _read_config(reading: Reading, path: Path) -> Target:

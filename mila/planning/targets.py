@@ -12,10 +12,9 @@ from pathlib import Path
 from mila.core.loading import Progress
 from mila.errors import ConfigurationError
 from mila.models.arguments import check_names, check_truth
-from mila.planning.interpreted import Reading
 from mila.planning.presets import Preset, find_preset, preset_names, read_preset
 from mila.planning.report import TargetKind
-from mila.planning.target import Target
+from mila.planning.target import Reading, Target
 from mila.planning.target_files import kind_of, read_local
 from mila.serialization import recover_folder
 from mila.serialization.failures import refusals, shown

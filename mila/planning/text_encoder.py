@@ -3,37 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from mila.core import BuildContext
 from mila.core.loading import LoadPlan
+from mila.core.pieces import NameMap
 from mila.devices import ExecutionContext
 from mila.errors import CheckpointError, ConfigurationError
 from mila.memory import MemoryPlan
-from mila.memory.storage import FLOAT32, FLOAT64, DType
-from mila.models import LanguageModelConfig
+from mila.memory.storage import DType
 from mila.models.clip import ClipTextEncoder
 from mila.models.clip_definition import ClipTextConfig
-from mila.models.hugging_face.clip_config import ClipTextFolder, clip_text_folder
+from mila.models.hugging_face.clip_config import ClipTextFolder, clip_text_folder, text_fields
 from mila.models.hugging_face.clip_names import resolve_names
 from mila.models.hugging_face.folder import CONFIG_FILE
 from mila.models.hugging_face.weights import require_layers
-from mila.planning.stored_weights import HeaderTensors, summarize
-from mila.planning.target import StoredWeights, Target
-
-if TYPE_CHECKING:
-    from mila.planning.interpreted import Reading
+from mila.planning.stored_weights import HeaderTensors, dtype_to_compare, summarize
+from mila.planning.target import Reading, StandIn, StoredWeights, Target
 
 
-class TextEncoderConfig(LanguageModelConfig):
-    """The sizes of a text encoder as planning asks for them; ``text`` is what it is made of."""
-
-    tie_word_embeddings: bool = False
-    text: ClipTextConfig
-
-
-class PlannedTextEncoder(ClipTextEncoder):
+class PlannedTextEncoder(StandIn, ClipTextEncoder):
     """A text encoder that is asked for texts of any length; a network of that length answers.
 
     Args:
@@ -42,6 +33,8 @@ class PlannedTextEncoder(ClipTextEncoder):
         context: the device.
         dtype: stored dtype.
     """
+
+    stands_for = ClipTextEncoder
 
     def __init__(self, name: str, config: ClipTextConfig, context: ExecutionContext, dtype: DType) -> None:
         super().__init__(name, config, device=context, dtype=dtype)
@@ -68,55 +61,51 @@ def text_encoder_target(
 
     Raises:
         ConfigurationError: something is asked of its head, which it does not have.
-        CheckpointError: one message with everything that is wrong with the config, or with the weights.
+        CheckpointError: one message with everything that is wrong with the config, or with the weights; or sizes
+            beyond what the network language allows.
     """
     if reading.tie_word_embeddings is not None:
         got = f"tie_word_embeddings={reading.tie_word_embeddings}"
         raise ConfigurationError(f"{file}: a text encoder has no head that could be the token table, got {got}")
     try:
         found = clip_text_folder(file.parent, dict(raw), reading.ignore_fields)
+        found.network()  # else sizes that it cannot have would be refused with every plan, of no file
     except CheckpointError as error:  # it was read of this file, whatever its name
         raise CheckpointError(f"{file}: {str(error).removeprefix(f'{file.parent / CONFIG_FILE}: ')}") from None
-    if found.dropouts:
-        dropouts = ", ".join(f"{key} = {value}" for key, value in found.dropouts.items())
-        notes = (f"planned without the dropout of the config ({dropouts}), which counts in training only", *notes)
+    notes = (*found.notes, *reading.notes_on({**raw, **text_fields(raw)}, found.dropouts), *notes)
     if weights is not None:
         stored = summarize(weights)
-        notes = (*notes, *_compare(found, weights))
-    text = found.config
-    config = TextEncoderConfig(
-        vocab_size=text.vocab_size,
-        embedding_dim=text.embedding_dim,
-        num_layers=text.num_layers,
-        num_heads=text.num_heads,
-        max_seq_len=text.max_seq_len,
-        text=text,
-    )
+        notes = (*notes, *compare_text_encoder(found, weights).notes)
     return Target(
         target=reading.target,
         kind=reading.kind,
         name=reading.name,
         model_type=found.model_type,
-        config=config,
-        make=_make,
+        config=found.config,
+        make=partial(PlannedTextEncoder, "model"),
         stored=stored,
-        notes=(*found.notes, *notes),
+        notes=notes,
         ignore_fields=tuple(reading.ignore_fields),
         is_text_encoder=True,
     )
 
 
-def _make(config: LanguageModelConfig, context: ExecutionContext, dtype: DType) -> ClipTextEncoder:
-    if not isinstance(config, TextEncoderConfig):
-        raise ConfigurationError(f"config: expected a TextEncoderConfig, got {type(config).__name__}")
-    return PlannedTextEncoder("model", config.text, context, dtype)
+def compare_text_encoder(found: ClipTextFolder, weights: HeaderTensors) -> NameMap:
+    """Hold stored names, shapes and dtypes against those of the network, as loading does; no values are read.
 
+    Args:
+        found: what the config says.
+        weights: the headers.
 
-def _compare(found: ClipTextFolder, weights: HeaderTensors) -> tuple[str, ...]:
-    """Hold stored names, shapes and dtypes against those of the network, as loading does; no values are read."""
+    Returns:
+        How the names belong to the parameters, with what a user should be told.
+
+    Raises:
+        CheckpointError: one message with every missing, unexpected, misshapen and inconvertible tensor; or sizes beyond
+            what the network language allows.
+    """
     require_layers(weights, found.config.num_layers)
-    is_wide = any(entry.dtype_name == "F64" for entry in weights.tensors.values())
-    network = found.network(dtype=FLOAT64 if is_wide else FLOAT32)
+    network = found.network(dtype=dtype_to_compare(weights))
     names = resolve_names(network, {*weights.tensors, *weights.aliases}, found.vision_layers)
     LoadPlan(network, weights, names)
-    return names.notes
+    return names

@@ -23,7 +23,8 @@ class BuildReport:
 
     Attributes:
         plan: made before the build.
-        allocated_bytes: by how much what NumPy has allocated grew, ``None`` where that was not traced.
+        allocated_bytes: by how much what the device's pool has given grew; on the CPU what NumPy has allocated,
+            ``None`` where that was not traced.
         resident_bytes: by how much the resident memory of the process grew, ``None`` where the system does not say.
         stats: bytes of the live buffers, read from their addresses.
     """
@@ -45,21 +46,26 @@ def measure_build(component: Component[Any], context: BuildContext, *, trace_all
     Args:
         component: an unbuilt root.
         context: what to build for.
-        trace_allocations: count NumPy's allocations too, to the byte; they are traced during the build only.
+        trace_allocations: on the CPU, count NumPy's allocations, to the byte; they are traced during the build only.
 
     Raises:
         LifecycleError, ShapeError, OutOfMemoryError: as ``build``.
     """
     plan = component.plan(context)
     resident = resident_bytes()
+    used = component.device.used_bytes()
     allocated = None
-    if trace_allocations:
+    if used is None and trace_allocations:
         allocated = _traced(lambda: component.build(context))
     else:
         component.build(context)
+        allocated = _growth(used, component.device.used_bytes())
     after = resident_bytes()
-    grown = None if resident is None or after is None else after - resident
-    return BuildReport(plan, allocated, grown, component.get_memory_stats())
+    return BuildReport(plan, allocated, _growth(resident, after), component.get_memory_stats())
+
+
+def _growth(before: int | None, after: int | None) -> int | None:
+    return None if before is None or after is None else after - before
 
 
 def resident_bytes() -> int | None:

@@ -14,6 +14,7 @@ from pydantic import ValidationError
 
 from mila.core import BuildContext, Component, RuntimeMode
 from mila.core.state import CONFIG_FILE
+from mila.devices import DeviceId, ExecutionContext
 from mila.errors import CheckpointError, DTypeError
 from mila.models import GptConfig, GptTransformer, LanguageModel, LlamaConfig, LlamaTransformer
 from mila.serialization import ArchiveMode, ArchiveReader, ArchiveWriter, ModelArchive
@@ -68,25 +69,32 @@ def load_architecture(
 
 
 def load_model(
-    path: Path | str, device: str = "cpu", *, name: str = "model", max_seq_len: int | None = None
+    path: Path | str,
+    device: str | DeviceId | ExecutionContext = "cpu",
+    *,
+    name: str = "model",
+    max_seq_len: int | None = None,
 ) -> LanguageModel[Any]:
     """Construct, build for inference and load the language model of a checkpoint or an archive of weights.
 
     Args:
         path: the archive, or a run folder whose newest checkpoint is meant.
-        device: where it runs.
+        device: where it runs, whichever device wrote it.
         name: of the network.
         max_seq_len: positions to build for; all that the model has by default.
 
     Raises:
         CheckpointError: damaged, incomplete, an archive without weights, or a model that is none of Mila's.
+        DeviceError: a device that is not here, or that does not compute the model's dtype.
         ShapeError: more positions than the model has.
     """
+    context = device if isinstance(device, ExecutionContext) else ExecutionContext(device)
     with open_archive(path) as archive:
         if archive.mode is ArchiveMode.ARCHITECTURE:
             raise CheckpointError(f"{archive.path}: expected a checkpoint or weights, got an architecture alone")
         archive.verify()
-        model = _construct(archive, name, device, None)
+        model = _construct(archive, name, None, None)
+        model.set_execution_context(context)
         length = model.config.max_seq_len if max_seq_len is None else max_seq_len
         model.build(BuildContext((1, length), RuntimeMode.INFERENCE))
         with archive.scope(MODEL_SCOPE):

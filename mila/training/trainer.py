@@ -8,15 +8,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mila.components import SoftmaxCrossEntropy
-from mila.core import BuildContext, Component, RuntimeMode, TrainingMode, TrainingStep
+from mila.core import BuildContext, Component, RuntimeMode, TrainingMode
 from mila.errors import CheckpointError, DataError, LifecycleError, NonFiniteError
 from mila.kernels.signatures import Array
 from mila.memory import MemoryPlan
 from mila.models import LanguageModel
 from mila.training.adamw import AdamW
+from mila.training.batch_step import BatchStep
 from mila.training.checkpoint import DataIdentity, TrainingState, load_checkpoint, save_checkpoint
 from mila.training.corpus import TokenSplit
 from mila.training.data import TokenBatches, validation_batches
@@ -74,12 +73,12 @@ class Trainer:
             validation_batches(split.validation, *shape, config.validation_batches)
         _require_known_ids(network, split)
         self._context = BuildContext(shape, RuntimeMode.TRAINING)
-        self._inputs, self._targets = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         self._best: tuple[float, int] | None = None
         self._last_checkpoint: Path | None = None
         self._stop_requested = False
         self._is_step_open = False
-        self.step = TrainingStep(network, SoftmaxCrossEntropy("loss"), AdamW(config.optimizer), device=device)
+        loss, optimizer = SoftmaxCrossEntropy("loss"), AdamW(config.optimizer)
+        self.step = BatchStep(network, loss, optimizer, shape, device=device)
 
     # ------------------------------------------------------------------ before the first step
 
@@ -174,7 +173,7 @@ class Trainer:
         self.step.set_training_mode(TrainingMode.EVAL)
         try:
             for inputs, targets in batches:
-                total += self._loss_of(*map(self.step.device.to_device, (inputs, targets))) * len(inputs)
+                total += self._loss_of(*self.step.hold(inputs, targets)) * len(inputs)
                 rows += len(inputs)
         finally:
             self.step.set_training_mode(mode)
@@ -213,8 +212,7 @@ class Trainer:
         loss = 0.0
         self.step.zero_gradients()
         for _ in range(parts):
-            self._batches.next_batch(self._inputs, self._targets)
-            batch = [self.step.device.to_device(ids) for ids in (self._inputs, self._targets)]
+            batch = self.step.take(self._batches)
             loss += self._loss_of(*batch) / parts
             self.step.backward(*batch, loss_scale=1.0 / parts)
         return loss

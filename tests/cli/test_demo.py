@@ -21,9 +21,9 @@ RESUMES = "a resumed run is the uninterrupted one, bit for bit"
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """A network and a corpus that take no time."""
 
-    def settings(seed: int) -> DemoSettings:
-        sizes = {"width": 16, "layers": 1, "heads": 2, "batch_size": 4, "validation_batches": 2}
-        return DemoSettings(seed=seed, corpus_bytes=300_000, **sizes)
+    def settings(**chosen: Any) -> DemoSettings:
+        sizes: dict[str, Any] = {"width": 16, "layers": 1, "heads": 2, "batch_size": 4, "validation_batches": 2}
+        return DemoSettings(**chosen, corpus_bytes=300_000, **sizes)
 
     monkeypatch.setattr(demo, "DemoSettings", settings)
 

@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 import mila
 from mila.cli.app import app
+from mila.cli.device_options import execution_context
 from mila.cli.text_options import load_model
 from mila.devices import ExecutionContext
 from mila.generation import GenerationConfig
@@ -159,8 +160,10 @@ def test_one_token_is_no_tokens(folder: Path) -> None:
 
 @pytest.mark.parametrize("threads", [None, 1, 2])
 def test_threads(threads: int | None, folder: Path) -> None:
-    loaded = load_model(folder, 8, threads=threads, quiet=True)
-    assert loaded.network.get_execution_context().threads == ExecutionContext("cpu", threads=threads).threads
+    context = execution_context("cpu", threads)
+    loaded = load_model(folder, 8, context=context, quiet=True)
+    assert loaded.network.get_execution_context() is context
+    assert context.threads == ExecutionContext("cpu", threads=threads).threads
     options = [] if threads is None else ["--threads", str(threads)]
     assert generated(folder, *options).stdout == expected(folder).text + "\n"
 

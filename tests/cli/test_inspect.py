@@ -286,6 +286,22 @@ def test_what_the_system_refuses_is_a_line_or_a_document(command: str, monkeypat
 
 
 @pytest.mark.parametrize("command", BOTH)
+@pytest.mark.parametrize("around", [('{"a":', "}"), ("[", "]")], ids=["objects", "lists"])
+def test_a_config_of_too_many_levels_is_a_line_or_a_document(
+    command: str, around: tuple[str, str], tmp_path: Path
+) -> None:
+    file = tmp_path / "config.json"
+    targets = [str(file)] * (1 + (command == "compare"))
+    for levels, words in ((64, None), (65, "levels of objects and lists"), (900, "levels of objects and lists")):
+        inner = levels - 1
+        file.write_text(f'{{"a": {around[0] * inner}{around[1] * inner}}}'.replace(":}", ":1}"))
+        code, found = document(command, *targets)
+        refused = 1 if command == "inspect" else 2
+        assert code == mila_here(command, *targets).exit_code == (0 if words is None else refused)
+        assert words is None or (isinstance(found, Refusal) and words in found.message)
+
+
+@pytest.mark.parametrize("command", BOTH)
 def test_ctrl_c_is_a_line_or_a_document(command: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: object) -> None:
         raise KeyboardInterrupt

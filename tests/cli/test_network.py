@@ -62,6 +62,13 @@ def test_the_plan_is_that_of_the_batch_and_the_mode(mode: str) -> None:
     assert (plan["reserved_bytes"], plan["arenas"]) == (expected.reserved_bytes, dict(expected.arena_bytes))
 
 
+def test_memory_that_is_not_known_neither_fits_nor_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ExecutionContext, "available_bytes", lambda _: None)
+    assert "does not say how much memory is available" in network_here(ENCODER, *OPTIONS).stdout
+    plan = json.loads(network_here(ENCODER, *OPTIONS, "--json").stdout)["plan"]
+    assert (plan["fits"], plan["available_bytes"]) == (None, None)
+
+
 def test_nothing_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ExecutionContext, "allocate", None)
     assert network_here(ENCODER, *OPTIONS).exit_code == 0

@@ -12,6 +12,7 @@ import re
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING
@@ -39,13 +40,19 @@ def asks_for_gpu(config: pytest.Config) -> bool:
     return re.search(r"(?<!not )\bgpu\b", config.option.markexpr) is not None
 
 
+@cache
+def is_here(path: Path) -> bool:
+    """Whether a file is in this folder; asked for thousands of tests."""
+    return FOLDER in path.parents
+
+
 def takes_a_device(item: pytest.Item) -> bool:
     """Whether a test runs on any CUDA device, and not on the emulated one alone."""
     names: list[str] = getattr(item, "fixturenames", [])
     given = item.callspec.params.values() if hasattr(item, "callspec") else ()
     is_anywhere = all(value == ANYWHERE for value in given if isinstance(value, Run))
     return (
-        FOLDER in item.path.parents
+        is_here(item.path)
         and not {"cuda", "context"}.isdisjoint(names)
         and "emulated" not in names
         and is_anywhere
@@ -55,7 +62,7 @@ def takes_a_device(item: pytest.Item) -> bool:
 def needs_the_emulator(item: pytest.Item) -> bool:
     """Whether a test of this folder cannot run without it; the others say for themselves what they need."""
     names: list[str] = getattr(item, "fixturenames", [])
-    return FOLDER in item.path.parents and not {"cuda", "context", "emulated"}.isdisjoint(names)
+    return is_here(item.path) and not {"cuda", "context", "emulated"}.isdisjoint(names)
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -47,6 +48,7 @@ class OnDevice:
         if not callable(method):
             return method
 
+        @functools.wraps(method)
         def call(*arguments: Any, **named: Any) -> Any:
             given = {**dict(zip(_parameters(method), arguments, strict=False)), **named}
             if not any(isinstance(value, np.ndarray) for value in given.values()):

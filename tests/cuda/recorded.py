@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from mila.devices.kernel_files import kernels_of
-from mila.kernels.cuda.family import SCRATCH_BYTES, Argument, DType, Size
+from mila.kernels.cuda.family import SCRATCH_BYTES, DType
 from mila.kernels.signatures import Array
 from tests.emulator.module import MOST_BLOCKS_ALONG, MOST_SHARED_MEMORY, MOST_THREADS
 
@@ -27,17 +26,9 @@ class RecordedLaunches:
         self.scratch: Array = np.zeros(SCRATCH_BYTES, np.uint8)
         self.grids: list[tuple[str, tuple[int, ...]]] = []
 
-    def launch(
-        self,
-        source: str,
-        kernel: str,
-        dtype: DType,
-        grid: Size,
-        block: Size,
-        arguments: Sequence[Argument],
-        shared_bytes: int = 0,
-    ) -> None:
+    def launch(self, source: str, kernel: str, dtype: DType, *launch: Any) -> None:
         """Check number and dtypes of arguments against the kernel's text, and all sizes against the limits."""
+        grid, block, arguments, shared_bytes = (*launch, 0)[:4]
         parameters = kernels_of(source, dtype)[kernel]
         assert len(arguments) == len(parameters)
         for parameter, argument in zip(parameters, arguments, strict=True):

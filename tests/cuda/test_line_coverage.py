@@ -33,9 +33,14 @@ pytestmark = pytest.mark.skipif(shutil.which("gcov") is None, reason="gcov is no
 FILES = sorted(path for path in FOLDER.iterdir() if path.suffix in (".cu", ".cuh"))
 #: Rows of single elements, and of whole vectors.
 SHAPES = ((7, 13), (5, 16))
-#: What further shapes are for, by the beginning of the names of cases: products of a single row, rows of softmax that
+#: What further shapes are for, by the beginning of the names of cases: products of a single row, rows of norms and
+#: heads that several warps hold, or that registers do not, ids in several tiles and many times, rows of softmax that
 #: take a block each, long sums in parts, and heads for each kernel of attention.
 MORE_SHAPES = {
+    "layer_norm_backward": ((2, 259), (2, 260), (2, 4099), (2, 4100)),
+    "rms_norm_backward": ((2, 259), (2, 260), (2, 4099), (2, 4100)),
+    "head_norm_backward": ((2, 259), (2, 260)),
+    "embedding_backward": ((1500, 1), (1500, 4)),
     "linear_forward": ((1, 13), (1, 16)),
     "softmax": ((2, 1301), (2, 1304)),
     "sum_axis-0": ((130, 13),),

@@ -66,6 +66,16 @@ def test_the_other_heads_and_elements_pass_bit_for_bit(cuda: CudaDevice) -> None
             assert got[..., 2 * half :].tobytes() == x[..., 2 * half :].tobytes()
 
 
+@pytest.mark.parametrize("shape", [(1, 3, 23, 7, 40, 28), (1, 2, 90, 30, 40, 24)], ids=str)
+def test_a_position_may_have_more_pairs_and_more_others_than_a_block_has_threads(shape: Any, cuda: CudaDevice) -> None:
+    """One by one, and by vectors."""
+    x, starts = draw(shape, np.float32)
+    want = turned_as_complex_numbers(x, shape, starts, False)
+    for in_place in (False, True):
+        got = turned(on_device(cuda), x, shape, starts, in_place=in_place)
+        assert np.abs(got - want).max() < TOLERANCES[FLOAT32]
+
+
 def test_many_rows_take_several_launches(cuda: CudaDevice) -> None:
     shape = (MOST_ROWS + 1, 2, 1, 1, 4, 4)
     x, starts = draw(shape, np.float32)

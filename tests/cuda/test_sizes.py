@@ -47,6 +47,12 @@ WIDEST_HEAD = 29_001
 FULL = (6_144, 12_288)
 SUMMED = tuple(case for case in PLAIN if case.name.startswith(("layer_norm_backward", "rms_norm_backward")))
 
+HEADS = tuple(case for case in PLAIN if case.name.startswith("head_norm"))
+#: Columns of rows that one warp holds, and two, three and all of a block; and of rows that are too wide to be held.
+HELD_COLUMNS = (8, 255, 256, 257, 516, 1_001, 4_095, 4_096, 4_097, 4_100)
+#: Elements of heads that one lane holds, and two and more; and of heads that are too wide to be held by a warp.
+HELD_ELEMENTS = (1, 8, 9, 16, 24, 40, 64, 65, 96, 255, 256, 257, 264)
+
 #: A bound kernel keeps the arrays that it was bound to.
 MOVABLE = tuple(case for case in (*PLAIN, *ATTENTION) if case.name != "head_norm_bound")
 ALIASES = [(case, alias) for case in (*PLAIN, *ATTENTION) for alias in case.aliases if belongs(case, "bfloat16")]
@@ -98,6 +104,30 @@ def test_sums_may_be_as_large_as_the_shared_memory_that_a_block_gets_unasked(cas
     """A part of which is the kernel's own."""
     for columns in FULL:
         assert_close(run_of(case, OnDevice(cuda), "float32", (2, columns)), "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", SUMMED, ids=lambda case: case.name)
+def test_rows_are_shared_by_as_many_warps_as_hold_them(case: Case, dtype: str, cuda: CudaDevice) -> None:
+    """Rows of several chunks, the last of which is not full."""
+    for columns in HELD_COLUMNS:
+        run = run_of(case, OnDevice(cuda), dtype, (37, columns))
+        assert_right(case, run, dtype)
+
+
+@pytest.mark.parametrize("case", SUMMED, ids=lambda case: case.name)
+def test_turns_of_warps_that_share_rows_do_not_meet(case: Case, cuda: CudaDevice) -> None:
+    """Three rows at a time, five warps for each, and one row at a time."""
+    with use(CHECKED):
+        for columns in (1_100, 2_301):
+            assert_close(run_of(case, OnDevice(cuda), "float32", (29, columns)), "float32")
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", HEADS, ids=lambda case: case.name)
+def test_heads_are_shared_by_as_many_lanes_as_hold_them(case: Case, dtype: str, cuda: CudaDevice) -> None:
+    for elements in HELD_ELEMENTS:
+        assert_right(case, run_of(case, OnDevice(cuda), dtype, (23, elements)), dtype)
 
 
 @pytest.mark.parametrize("case", MOVABLE, ids=lambda case: case.name)

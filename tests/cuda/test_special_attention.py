@@ -106,6 +106,26 @@ def test_decoding_a_special_query_is_what_it_is_on_the_cpu(cached: int, value: f
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("first", [64, 70, 128, 192])
+@pytest.mark.parametrize("cached", [LENGTH, 200, 700])
+def test_decoding_passes_over_keys_whose_scores_are_minus_infinity(cached: int, first: int, cuda: CudaDevice) -> None:
+    """As many as are looked at together, and as a split has: they have no weight, and the others have all of it."""
+    p = problem((2, 1, HEADS, KV_HEADS, SIZE), dtype=np.float32)
+    parts = p.qkv.reshape(2, 1, -1, SIZE)
+    parts[:, :, :HEADS] = np.abs(parts[:, :, :HEADS])
+    outputs: list[Any] = []
+    for kernels in (on_device(cuda), CPU):
+        cache, random = Cache(kernels, p, 1, cached + 1), np.random.default_rng(1)
+        for array in (cache.keys, cache.values):
+            array[...] = random.standard_normal(array.shape)
+        cache.keys[:, :, : min(first, cached - 1)] = -np.inf
+        with np.errstate(all="ignore"):
+            outputs.append(cache.feed(p.qkv, [cached, cached], [1, 1]))
+    found, wanted = outputs
+    assert np.isfinite(wanted).all()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
 def test_a_row_whose_scores_are_all_minus_infinity_touches_no_other(cuda: CudaDevice) -> None:
     """It has no weights: 0 / 0, as on the CPU. Rows beside it are as ever."""
     p = problem((1, 5, 1, 1, SIZE), dtype=np.float32)

@@ -109,6 +109,11 @@ def test_an_allocation_has_the_size_that_was_asked_for() -> None:
     assert (block.dtype.name, block.nbytes) == ("uint8", 1000)
 
 
+def test_bytes_in_use_are_counted_where_a_pool_gives_them() -> None:
+    for context in (ExecutionContext("cpu"), ExecutionContext.to_plan_with("cuda:0")):
+        assert context.device.used_bytes() is None
+
+
 def test_the_cpu_computes_networks_of_all_dtypes() -> None:
     context = ExecutionContext("cpu")
     supported = [context.supports(np.dtype(name)) for name in ("float32", "float64", "float16", "bfloat16", "int32")]
@@ -126,9 +131,9 @@ def test_the_memory_of_this_machine_is_known() -> None:
 @pytest.fixture
 def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a folder that stands for the files that the operating system answers with."""
-    monkeypatch.setattr(device_memory, "_MEMINFO", tmp_path / "meminfo")
-    monkeypatch.setattr(device_memory, "_OWN_CONTROL_GROUPS", tmp_path / "own")
-    monkeypatch.setattr(device_memory, "_CONTROL_GROUPS", tmp_path / "groups")
+    monkeypatch.setattr(device_memory, "_MEMINFO", str(tmp_path / "meminfo"))
+    monkeypatch.setattr(device_memory, "_OWN_CONTROL_GROUPS", str(tmp_path / "own"))
+    monkeypatch.setattr(device_memory, "_CONTROL_GROUPS", str(tmp_path / "groups"))
     for folder in ("groups/user/session", "groups/memory/job"):
         (tmp_path / folder).mkdir(parents=True)
     return tmp_path

@@ -7,6 +7,7 @@ import functools
 import subprocess
 import threading
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from tests.emulator import toolchain
@@ -188,7 +189,8 @@ def _distinct(reports: Iterator[Report]) -> Iterator[Report]:
 def source_place(library: Path, return_address: int) -> Place | None:
     """Return the line that the instruction before a return address comes from.
 
-    Of the chain of inlined functions this is the innermost that is not the emulator's or a CUDA header.
+    Of the chain of inlined functions this is the innermost that is not the emulator's or CUDA's. Where that is in a
+    header of kernels (``.cuh``), whose functions serve many, it is the line that called it, with the header's.
     """
     if not return_address:
         return None
@@ -202,5 +204,8 @@ def source_place(library: Path, return_address: int) -> Place | None:
             places.append(Place(file, int(number)))
     headers = (str(toolchain.RUNTIME), str(toolchain.cuda_include()), "/usr/")
     own = [place for place in places if not place.file.startswith(headers)]
-    place = next(iter(own or places), None)
-    return Place(Path(place.file).name, place.line) if place else None
+    named = [Place(Path(place.file).name, place.line) for place in own or places]
+    if not named:
+        return None
+    kernel = next((place for place in named if not place.file.endswith(".cuh")), named[0])
+    return kernel if kernel == named[0] else replace(kernel, inner=named[0])

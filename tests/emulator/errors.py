@@ -49,13 +49,20 @@ class Kind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A line of a kernel's source."""
+    """A line of a kernel's source.
+
+    Attributes:
+        file: Its name.
+        line: From 1 on.
+        inner: Where the line calls a function of a header: the header's line that did it.
+    """
 
     file: str
     line: int
+    inner: Place | None = None
 
     def __str__(self) -> str:
-        return f"{self.file}:{self.line}"
+        return f"{self.file}:{self.line}" + (f" (through {self.inner})" if self.inner else "")
 
 
 Index = tuple[int, int, int]

@@ -11,7 +11,7 @@ import pytest
 from tests.emulator.device_array import DeviceArray
 from tests.emulator.errors import KernelError, Kind, Place, Report
 from tests.emulator.kernel_files import KERNELS, module, needs_emulator
-from tests.emulator.module import FORWARD, REVERSE, SHUFFLED, Mode, Run
+from tests.emulator.module import FORWARD, REVERSE, SHUFFLED, Mode, Module, Run
 
 pytestmark = needs_emulator
 
@@ -123,6 +123,31 @@ def test_both_sides_of_a_race_are_named() -> None:
         f"{FILE}:{line}: race: read conflicts with write by thread (31,0,0) of the same block in shared memory "
         f"(at {FILE}:{line - 1}); block (0,0,0), thread (32,0,0)",
     ]
+
+
+SHARED_HEADER = """
+#line 1 "elements.cuh"
+__device__ __forceinline__ float load(const float* address) {
+  return *address;
+}
+#line 1 "sums.cu"
+extern "C" __global__ void sum(float* y, const float* x, int count) {
+  y[threadIdx.x] = load(x + threadIdx.x) +
+                   load(x + threadIdx.x + count);
+}
+"""
+
+
+@pytest.mark.parametrize("run", CHECKED, ids=str)
+def test_what_a_function_of_a_header_does_is_the_line_that_called_it(run: Run) -> None:
+    x = DeviceArray.from_host(np.ones(1024, np.float32))
+    y = DeviceArray.from_host(np.ones(COUNT, np.float32))
+    with pytest.raises(KernelError) as caught:
+        Module(SHARED_HEADER, mode=run.mode).kernel("sum").launch([1], [64], [y, x, np.int32(1024)], order=run.order)
+    (report,) = caught.value.reports
+    assert report.kind is Kind.OUT_OF_BOUNDS
+    assert report.place == Place("sums.cu", 3, inner=Place("elements.cuh", 2))
+    assert str(report).startswith("sums.cu:3 (through elements.cuh:2): out of bounds")
 
 
 @pytest.mark.parametrize("run", FAST, ids=str)

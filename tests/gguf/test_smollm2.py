@@ -34,6 +34,15 @@ def report(gguf_file: Path, tmp_path_factory: pytest.TempPathFactory) -> ImportR
 
 
 @pytest.fixture(scope="module")
+def their_network(gguf_file: Path) -> Any:
+    import torch
+    import transformers
+
+    load = transformers.AutoModelForCausalLM.from_pretrained
+    return load(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
+
+
+@pytest.fixture(scope="module")
 def their_tokenizer(gguf_file: Path) -> Any:
     import transformers
 
@@ -53,12 +62,12 @@ def test_what_was_imported(report: ImportReport) -> None:
     assert (report.parameter_count, report.weight_bytes) == (134_515_008, 538_060_032)
 
 
-def test_weights_and_logits(gguf_file: Path, report: ImportReport, our_tokenizer: Any) -> None:
+def test_weights_and_logits(their_network: Any, report: ImportReport, our_tokenizer: Any) -> None:
     import torch
     import transformers
 
     load = transformers.AutoModelForCausalLM.from_pretrained
-    theirs = load(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
+    theirs = their_network
     ours, loading = load(report.folder, output_loading_info=True)
     assert not any(loading[problem] for problem in ("missing_keys", "unexpected_keys", "mismatched_keys"))
     expected, found = theirs.state_dict(), ours.state_dict()
@@ -82,23 +91,20 @@ PROMPTS = (
 )
 
 
-def test_greedy_tokens(gguf_file: Path, report: ImportReport, their_tokenizer: Any) -> None:
+def test_greedy_tokens(their_network: Any, report: ImportReport, their_tokenizer: Any) -> None:
     """64 tokens after each of five prompts, those of transformers' loader; one by one, and all prompts at once.
 
     On one thread each: where a processor is busy with other work, every product would wait for it.
     """
     import torch
-    import transformers
 
-    load = transformers.AutoModelForCausalLM.from_pretrained
-    theirs = load(gguf_file.parent, gguf_file=gguf_file.name, dtype=torch.float32)
     prompts = [their_tokenizer.encode(prompt) for prompt in PROMPTS]
     expected = []
     for ids in prompts:
         batch = torch.tensor([ids])
         # No token ends it: 64 are compared, whatever the model says.
         options = {"max_new_tokens": 64, "min_new_tokens": 64, "do_sample": False, "eos_token_id": None}
-        made = theirs.generate(batch, attention_mask=torch.ones_like(batch), pad_token_id=0, **options)
+        made = their_network.generate(batch, attention_mask=torch.ones_like(batch), pad_token_id=0, **options)
         expected.append(tuple(made[0, len(ids) :].tolist()))
     device = mila.ExecutionContext("cpu", threads=1)
     network = mila.from_pretrained(report.folder, context_length=128, batch_size=5, prefill_size=16, device=device)

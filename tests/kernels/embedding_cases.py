@@ -50,8 +50,9 @@ def embedding_cases() -> Iterator[Case]:
             dtable = (b.array if accumulate else b.empty)(_VOCABULARY, b.columns)
             expected = wide(dtable) if accumulate else np.zeros(dtable.shape)
             np.add.at(expected, ids, scale * wide(dy))
+            workspace = b.workspace(b.kernels.embedding_backward_workspace(b.rows, b.columns))
             return Run(
-                lambda: b.kernels.embedding_backward(dtable, dy, ids, scale, accumulate),
+                lambda: b.kernels.embedding_backward(dtable, dy, ids, scale, accumulate, workspace),
                 {"dtable": dtable},
                 {"dtable": expected},
             )

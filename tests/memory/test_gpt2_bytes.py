@@ -92,7 +92,8 @@ def test_the_arithmetic_of_the_page_is_right(row: list[str]) -> None:
 
 @pytest.mark.parametrize("which", PLANS)
 def test_the_plan_holds_what_the_page_says_and_nothing_else(which: str) -> None:
-    held = Counter((f"{general(b.path)} {b.name}", b.dtype.name, b.nbytes) for b in planned(which).buffers)
+    buffers = [buffer for buffer in planned(which).buffers if buffer.nbytes]  # some kernels need no workspace here
+    held = Counter((f"{general(b.path)} {b.name}", b.dtype.name, b.nbytes) for b in buffers)
     expected = described(which)
     assert held - expected == Counter(), "in the plan, and not on the page"
     assert expected - held == Counter(), "on the page, and not in the plan"

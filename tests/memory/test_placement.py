@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from random import Random
 from typing import Any
 
 import pytest
@@ -67,6 +68,42 @@ def test_the_region_is_between_what_is_alive_and_everything(found: list[Placemen
     assert bound == alive_bytes(found)
     assert sum(r.size for r in found if any(s <= step <= e for s, e in r.intervals)) == bound
     assert bound <= total <= sum(request.size for request in found)
+
+
+def many_requests(random: Random) -> list[PlacementRequest]:
+    """Sizes, steps and names that recur; short, long and nested intervals, as forward and backward passes have them."""
+    last = random.choice((1, 7, 8, 9, 70, 600))
+    steps = [random.randint(0, last) for _ in range(random.randint(1, 20))]
+    found = []
+    for index in range(random.randint(0, 40)):
+        start, length = random.choice(steps), random.choice((0, 0, 1, 5, 20, last))
+        kind = random.choice(("once", "twice", "nested"))
+        end = max(start, last - start) if kind == "nested" else min(start + length, last)
+        intervals = [(start, end)]
+        if kind == "twice":
+            intervals.append((last - start, last - start))
+        size = 64 * random.choice((0, 1, 1, 2, 3, 5, 8))
+        found.append(PlacementRequest(size, tuple(intervals), (f"path_{index % 3}", f"name_{index}")))
+    return found
+
+
+def placed_one_by_one(found: list[PlacementRequest]) -> tuple[list[int], int]:
+    """The same rule without any structure: every candidate is compared with everything that was placed."""
+    offsets: dict[int, int] = {}
+    for i in sorted(range(len(found)), key=lambda i: (-found[i].size, found[i].intervals[0], found[i].name)):
+        taken = [(offsets[j], offsets[j] + found[j].size) for j in offsets if alive_together(found[i], found[j])]
+        candidates = sorted({0, *(end for _, end in taken)})
+        offsets[i] = next(
+            low for low in candidates if all(low + found[i].size <= first or end <= low for first, end in taken)
+        )
+    return [offsets[i] for i in range(len(found))], max((offsets[i] + found[i].size for i in offsets), default=0)
+
+
+@settings(max_examples=500)
+@given(st.integers(0, 2**64 - 1))
+def test_offsets_are_those_of_the_straightforward_algorithm(seed: int) -> None:
+    found = many_requests(Random(seed))
+    assert place_by_lifetime(found) == placed_one_by_one(found)
 
 
 @given(requests(), st.randoms())

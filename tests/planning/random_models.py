@@ -36,8 +36,8 @@ def target_of(config: LanguageModelConfig, name: str = "model") -> Target:
     return Target(name, TargetKind.CONFIG, name, kind, config, make)
 
 
-def random_config(random: Random, model_type: str) -> dict[str, Any]:
-    """Return the content of a small ``config.json``."""
+def random_config(random: Random, model_type: str, vocabulary: int = 60) -> dict[str, Any]:
+    """Return the content of a small ``config.json`` with at most ``vocabulary`` tokens."""
     positions = random.randint(1, LONGEST)
     if model_type == "gpt2":
         heads = random.randint(1, 4)
@@ -45,7 +45,7 @@ def random_config(random: Random, model_type: str) -> dict[str, Any]:
             "model_type": "gpt2",
             "activation_function": "gelu_new",
             "layer_norm_epsilon": 1e-5,
-            "vocab_size": random.randint(2, 60),
+            "vocab_size": random.randint(2, vocabulary),
             "n_positions": positions,
             "n_embd": heads * random.randint(1, 9),
             "n_layer": random.randint(0, 4),
@@ -61,7 +61,7 @@ def random_config(random: Random, model_type: str) -> dict[str, Any]:
         "hidden_act": "silu",
         "rms_norm_eps": 1e-5,
         "rope_theta": 10000.0,
-        "vocab_size": random.randint(2, 60),
+        "vocab_size": random.randint(2, vocabulary),
         "hidden_size": kv_heads * group * head_dim,
         "intermediate_size": random.randint(1, 50),
         "num_hidden_layers": layers,
@@ -85,10 +85,10 @@ def random_config(random: Random, model_type: str) -> dict[str, Any]:
     return config
 
 
-def random_target(random: Random, folder: Path, model_type: str) -> Target:
+def random_target(random: Random, folder: Path, model_type: str, vocabulary: int = 60) -> Target:
     """Return a target that was read from a file."""
     path = folder / "config.json"
-    path.write_text(json.dumps(random_config(random, model_type)))
+    path.write_text(json.dumps(random_config(random, model_type, vocabulary)))
     return read_target(str(path))
 
 
@@ -110,9 +110,9 @@ def random_request(random: Random, target: Target, device: str = "cpu") -> PlanR
     )
 
 
-def random_cases(count: int, folder: Path, seed: int = 0) -> Iterator[tuple[Target, PlanRequest]]:
+def random_cases(count: int, folder: Path, seed: int = 0, vocabulary: int = 60) -> Iterator[tuple[Target, PlanRequest]]:
     """Yield as many models of each architecture, with requests."""
     random = Random(seed)
     for number in range(count):
-        target = random_target(random, folder, ARCHITECTURES[number % len(ARCHITECTURES)])
+        target = random_target(random, folder, ARCHITECTURES[number % len(ARCHITECTURES)], vocabulary)
         yield target, random_request(random, target)

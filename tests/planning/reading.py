@@ -10,6 +10,7 @@ import pytest
 
 from mila import ExecutionContext
 from mila.errors import MilaError, UnknownArchitectureError
+from mila.models import LanguageModelConfig
 from mila.planning.target import Target
 from mila.planning.targets import read_target
 
@@ -20,6 +21,12 @@ def parameter_bytes(target: Target, dtype: np.dtype[Any] = FLOAT32) -> int:
     """Those of the network that a target makes."""
     network = target.make(target.config, ExecutionContext("cpu"), dtype)
     return network.parameter_count() * dtype.itemsize
+
+
+def has_tied_head(target: Target) -> bool:
+    """Whether a language model computes its head with the token table."""
+    assert isinstance(target.config, LanguageModelConfig)
+    return target.config.tie_word_embeddings
 
 
 def refused(spec: str | Path, kind: type[MilaError], message: str | None = None, **options: Any) -> str:

@@ -163,7 +163,7 @@ def test_a_terminal_shows_how_many_headers_were_read(
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     hub.faults["model-00003-of-00003.safetensors"] = Fault(silent=1.0)
     with Terminal(command, "hf://tests/sharded", columns=100, rows=60) as terminal:
-        terminal.wait_for("reading headers")
+        terminal.wait_for("reading")
         terminal.wait_for("67%")
         terminal.wait_for("model on the hub" if command == "inspect" else "tests/sharded: llama")
         assert terminal.finish() == 0

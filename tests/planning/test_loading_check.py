@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from mila.models import GptConfig, GptTransformer
+from mila.models import GptConfig, GptTransformer, read_clip_text_folder
 from mila.planning import inspect
 from mila.planning.inspection_report import FindingKind
 from mila.serialization import ArchiveMode, ModelArchive, read_json_object
@@ -92,6 +92,10 @@ def test_text_encoders_are_held_against_their_config(folder: Path, tmp_path: Pat
     name = next(name for name in tensors if name.endswith("token_embedding.weight"))
     write(tmp_path / "model.safetensors", {each: array for each, array in tensors.items() if each != name})
     assert name in only(checked(tmp_path).problems, FindingKind.NOT_LOADABLE).message
+    wide = {each: array.astype(np.float64) / 3 for each, array in tensors.items() if array.dtype == np.float32}
+    write(tmp_path / "model.safetensors", tensors | wide)
+    assert read_clip_text_folder(tmp_path).load().pretrained is not None
+    assert checked(tmp_path).problems == []
 
 
 def test_an_archive_is_held_against_its_architecture(tmp_path: Path) -> None:

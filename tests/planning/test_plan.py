@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import textwrap
@@ -184,6 +185,23 @@ def test_resident_memory_grows_by_what_was_planned(config: str, request_text: st
     reserved, growth = map(int, completed.stdout.split())
     allowed = reserved / 100 if reserved >= 500 << 20 else 4 << 20
     assert abs(growth - reserved) <= allowed, f"planned {reserved:,} bytes, resident memory grew by {growth:,}"
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc/self/statm")
+def test_resident_memory_of_200_random_models_grows_by_what_was_planned(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.planning.resident_growth", "200", str(tmp_path)]
+    root, returns_freed_memory = Path(__file__).parents[2], {"MALLOC_MMAP_THRESHOLD_": "65536"}
+    environment = {**os.environ, **returns_freed_memory}
+    completed = subprocess.run(command, capture_output=True, text=True, check=False, cwd=root, env=environment)
+    assert completed.returncode == 0, completed.stderr
+    lines = completed.stdout.splitlines()
+    wrong = []
+    for line in lines:
+        reserved, growth = map(int, line.split()[:2])
+        if abs(growth - reserved) > max(reserved / 100, 4 << 20):
+            wrong.append(line)
+    assert wrong == []
+    assert len(lines) == 200
 
 
 def test_planning_the_largest_takes_little_memory() -> None:

@@ -69,7 +69,9 @@ def test_sizes_that_no_memory_addresses_do_not_fit() -> None:
 def test_what_was_chosen_for_one_mode_alone_is_known(modes: list[int | str]) -> None:
     request = PlanRequest.model_validate({"prefill": 5, "accumulate": 3, "optimizer": "none"})
     report = sweep(GPT, request, {"mode": modes})
-    assert [report.chosen(name) for name in ("prefill", "accumulate", "optimizer")] == [5, 3, "none"]
+    chosen = report.choices_of_modes
+    assert (chosen.prefill, chosen.accumulate, chosen.optimizer) == (5, 3, "none")
+    assert sweep(GPT, None, {"batch": [1, 2]}).choices_of_modes.accumulate is None
     assert [point.choices is not None and point.choices.mode for point in report.points] == modes
 
 

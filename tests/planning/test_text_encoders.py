@@ -45,7 +45,7 @@ def test_a_plan_is_what_a_build_takes(folder: Path, dtype: str) -> None:
         assert report.reserved_bytes == network.plan(BuildContext((batch, context or T), runtime_mode)).reserved_bytes
         assert (report.choices.prefill, report.choices.context) == (None, context or T)
         assert report.target.parameters == network.parameter_count()
-        assert report.tree[0].path == "model"
+        assert (report.tree[0].path, report.tree[0].component) == ("model", "ClipTextEncoder")
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -107,12 +107,24 @@ def test_what_a_text_encoder_does_not_have_is_refused(tmp_path: Path) -> None:
     change_config(copy, own_field=1)
     refused(copy, CheckpointError, "own_field = 1 is not known and may change the result")
     assert read_target(str(copy), ignore_fields=["own_field"]).ignore_fields == ("own_field",)
+    absent = read_target(str(copy), ignore_fields=["own_field", "other_field"])
+    assert absent.notes[-1] == "the config has no field 'other_field' to ignore"
     change_config(copy, own_field=..., attention_dropout=0.1)
     assert "planned without the dropout of the config (attention_dropout = 0.1)" in read_target(str(copy)).notes[0]
     tensors = load_file(copy / "model.safetensors")
     name = next(name for name in tensors if name.endswith("token_embedding.weight"))
     write(copy / "model.safetensors", {each: array for each, array in tensors.items() if each != name})
     refused(copy, CheckpointError, f"does not fit model: .*{name}")
+
+
+@pytest.mark.parametrize("field", ["vocab_size", "hidden_size", "max_position_embeddings"])
+def test_sizes_beyond_the_network_language_are_of_the_file(tmp_path: Path, field: str) -> None:
+    folder = Path(shutil.copytree(CLIP_GOLDEN / "projected", tmp_path / "model"))
+    change_config(folder, **{field: 3 << 50})
+    for name in ("config.json", "other.json"):
+        file = (folder / "config.json").replace(folder / name)
+        said = refused(file, CheckpointError, "E_RESOURCE")
+        assert (said.count(str(folder)), said.startswith(f"{file}: ")) == (1, True)
 
 
 def test_the_command_line_plans_it(tmp_path: Path) -> None:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from mila.core import Component, TrainingStep
+from mila.core import TrainingStep
+from mila.core.lifecycle import execution_of
 from mila.devices import ExecutionContext
 from tests.promises.case import TRAINING, Array, Case
 
@@ -49,43 +50,33 @@ class Gradients:
 class Function:
     """A component as one scalar function of its inputs and parameters.
 
-    A component that draws random numbers is built anew for each evaluation, so that it always makes its first draw.
+    A component that draws random numbers makes its first draw at each evaluation.
     """
 
     def __init__(self, case: Case, device: ExecutionContext) -> None:
-        self._case = case
-        self._device = device
-        component = self._build()
+        component = case.build(device, TRAINING, "float64")
+        component.zero_gradients()
         self.inputs = case.inputs(component)
         self.component = component
-        self.is_random = any(part.is_random and part.config.probability > 0 for part in component.walk())
-        outputs = as_tuple(component.forward(*self.inputs))
+        outputs = self._forward()
         self.weights = [] if isinstance(component, TrainingStep) else output_weights(outputs)
         self.size = sum(float(np.abs(w * y).sum()) for w, y in zip(self.weights, outputs, strict=False)) or 1.0
         self.parameters = component.get_parameters()
-        self.initial = [array.copy() for array in self.parameters]
 
-    def _build(self) -> Component[Any]:
-        component = self._case.build(self._device, TRAINING, "float64")
-        component.zero_gradients()
-        return component
+    def _forward(self) -> tuple[Array, ...]:
+        execution_of(self.component, "forward").training_runs = 0  # what is random depends on it
+        return as_tuple(self.component.forward(*self.inputs))
 
     def gradients(self) -> Gradients:
         """Run forward and backward once; returns copies."""
-        component = self._build() if self.is_random else self.component
-        component.forward(*self.inputs)
-        found = as_tuple(component.backward(*self.inputs, *self.weights))
-        parameters = component.get_gradients()
+        self._forward()
+        found = as_tuple(self.component.backward(*self.inputs, *self.weights))
+        parameters = self.component.get_gradients()
         return Gradients([a.copy() for a in found], [None if a is None else a.copy() for a in parameters])
 
     def value(self) -> float:
         """Evaluate at the present inputs and parameters."""
-        component = self.component
-        if self.is_random:
-            component = self._build()
-            for target, source in zip(component.get_parameters(), self.parameters, strict=True):
-                target[...] = source
-        outputs = as_tuple(component.forward(*self.inputs))
+        outputs = self._forward()
         if not self.weights:
             return float(outputs[0][0])
         return sum(float((w * y).sum()) for w, y in zip(self.weights, outputs, strict=True))

@@ -21,9 +21,8 @@ from tests.promises.planted import AllocatesAtBuild
 MIB = 2**20
 
 
-def growth_beyond_plan(component: Component[Any], context: BuildContext) -> int:
+def growth_beyond_plan(component: Component[Any], context: BuildContext, reserved: int) -> int:
     """Return by how much more than its plan reserves a build makes NumPy allocate; call it within ``tracing``."""
-    reserved = component.plan(context).reserved_bytes
     tracemalloc.clear_traces()
     component.build(context)
     return array_bytes() - reserved
@@ -33,10 +32,11 @@ def test_a_build_takes_from_numpy_what_its_plan_reserves(device: ExecutionContex
     wrong = []
     for case, dtype, mode in BUILDS[::20]:
         case.build(device, mode, dtype)  # a first build fills the kernels' constants
+    planned = [(case.make(device, dtype).plan(case.context(mode)).reserved_bytes) for case, dtype, mode in BUILDS]
     with tracing():
-        for case, dtype, mode in BUILDS:
+        for (case, dtype, mode), reserved in zip(BUILDS, planned, strict=True):
             component = case.make(device, dtype)
-            difference = growth_beyond_plan(component, case.context(mode))
+            difference = growth_beyond_plan(component, case.context(mode), reserved)
             if difference:
                 wrong.append(f"{case} {dtype} {mode}: {difference:+} bytes")
             del component
@@ -46,8 +46,10 @@ def test_a_build_takes_from_numpy_what_its_plan_reserves(device: ExecutionContex
 def test_64_bytes_beside_the_declaration_are_noticed(device: ExecutionContext) -> None:
     planted = AllocatesAtBuild("planted")
     planted.set_execution_context(device)
+    context = BuildContext((2, 3), TRAINING)
+    reserved = planted.plan(context).reserved_bytes
     with tracing():
-        assert growth_beyond_plan(planted, BuildContext((2, 3), TRAINING)) == 64
+        assert growth_beyond_plan(planted, context, reserved) == 64
 
 
 def test_a_dropped_root_gives_everything_back_at_once(device: ExecutionContext) -> None:

@@ -138,6 +138,25 @@ def test_a_trainer_builds_what_it_planned(tmp_path: Path) -> None:
     assert report.stats == plan.stats
 
 
+def test_a_batch_is_read_where_the_plan_has_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The ids of training and of validation, whose last batch is short."""
+    built = Trainer(make_network(), make_split(), make_config(validate_every=1), tmp_path)
+    planned = [each for each in built.plan().buffers if each.name in ("ids", "targets")]
+    assert [(each.path, each.shape, each.dtype.name) for each in planned] == [("training_step", (3, 8), "int32")] * 2
+    built.build()
+    places, forward = [built.step.view(each.name, each.shape) for each in planned], built.step.forward
+    seen: list[tuple[Any, ...]] = []
+
+    def watched(*batch: Any) -> Any:
+        seen.append((len(batch[0]), *(ids.ctypes.data for ids in batch)))
+        return forward(*batch)
+
+    monkeypatch.setattr(built.step, "forward", watched)
+    run(built, until=1)
+    assert {each[1:] for each in seen} == {tuple(place.ctypes.data for place in places)}
+    assert {each[0] for each in seen} == {3, len(make_split().validation[1:]) // 8 % 3}
+
+
 def test_nothing_is_printed(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     run(make_trainer(tmp_path, validate_every=2, checkpoint_every=3))
     assert capfd.readouterr() == ("", "")

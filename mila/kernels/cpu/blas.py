@@ -51,10 +51,12 @@ class BlasThreads:
         """Open a region of at most ``count`` threads and return what ``end`` has to be given."""
         if self._get is not None:
             with self._lock:
-                if not self._regions:
+                is_first = not self._regions
+                if is_first:
                     self._outside = self._current = self._get()
                 self._regions.append(count)
-                self._apply(min(self._regions))
+                if is_first or count < self._current:
+                    self._apply(count)
         return count
 
     def end(self, region: int) -> None:
@@ -63,7 +65,8 @@ class BlasThreads:
             with self._lock:
                 if region in self._regions:
                     self._regions.remove(region)
-                    self._apply(min(self._regions, default=self._outside))
+                    if region == self._current or not self._regions:
+                        self._apply(min(self._regions, default=self._outside))
 
     def _apply(self, count: int) -> None:
         if count != self._current and self._put is not None:

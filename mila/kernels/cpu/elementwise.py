@@ -44,6 +44,10 @@ class CpuElementwise(CpuFamily):
         """``output = value``. Fresh memory costs the system time with every page, and less on several threads."""
         flat = output.reshape(-1)
         count = self.worker_count(flat.size, 1, passes=1)
+        if count == 1:  # often a few bytes: the hand-over to the workers would take most of the time
+            with np.errstate(all="ignore"):
+                flat.fill(value)
+            return
 
         def task(index: int) -> None:
             start, stop = split(flat.size, index, count)

@@ -77,7 +77,9 @@ class CpuEmbedding(CpuFamily):
         """Elements of ``embedding_forward_narrow``'s workspace, which holds what was gathered."""
         return tile_elements(rows, columns)
 
-    def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
+    def embedding_backward(
+        self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
+    ) -> None:
         """``dtable[ids] += scale * dy`` in row order; without ``accumulate`` the table is zeroed first.
 
         One contiguous addition per row: several times faster than ``np.add.at``, and no temporaries.
@@ -92,6 +94,10 @@ class CpuEmbedding(CpuFamily):
                 for index, gradient in zip(indices[low:high].tolist(), upstream[low:high], strict=True):
                     row = dtable[index]
                     np.add(row, gradient if scale == 1.0 else np.multiply(gradient, scale, out=scaled), out=row)
+
+    def embedding_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_backward``'s workspace: none."""
+        return 0
 
     def embedding_backward_narrow(
         self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array

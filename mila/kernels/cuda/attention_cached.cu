@@ -31,7 +31,7 @@ template <int N>
 __device__ __forceinline__ void append_position(
     stored_t* keys, stored_t* values, const stored_t* packed, index_t slot, index_t row, const CacheSizes& sizes) {
   const int elements = sizes.key_heads * sizes.size;
-  const stored_t* const new_keys = packed + static_cast<index_t>(sizes.heads) * sizes.size;
+  const stored_t* const new_keys = packed + sizes.width - 2 * elements;
   for (int i = threadIdx.x * N; i < elements; i += blockDim.x * N) {
     const int head = i / sizes.size, element = i % sizes.size;
     const index_t target = ((row * sizes.key_heads + head) * sizes.slots + slot) * sizes.size + element;
@@ -76,6 +76,14 @@ struct Shared {
   float parts[THREADS * VECTOR];    // of the sums of one head
 };
 
+// body(head) for each of `heads` heads: in registers, whose numbers must be constants.
+template <typename Body>
+__device__ __forceinline__ void for_heads(int heads, Body body) {
+#pragma unroll
+  for (int head = 0; head < HEADS; head++)
+    if (head < heads) body(head);
+}
+
 // Scores of `count` keys from slot `slot` on. Eight lanes read a key, vector by vector, and add up its score.
 template <int N>
 __device__ __forceinline__ void score_keys(
@@ -92,21 +100,18 @@ __device__ __forceinline__ void score_keys(
       for (int d = lane * N; d < sizes.size; d += LANES * N) {
         float elements[N];
         load_some<N>(elements, address + d);
+        for_heads(heads, [&](int head) {
 #pragma unroll
-        for (int head = 0; head < HEADS; head++)
-          if (head < heads)
-#pragma unroll
-            for (int i = 0; i < N; i++) scores[head] += shared.queries[head][d + i] * elements[i];
+          for (int i = 0; i < N; i++) scores[head] += shared.queries[head][d + i] * elements[i];
+        });
       }
     }
-#pragma unroll
-    for (int head = 0; head < HEADS; head++) {
-      if (head >= heads) break;
+    for_heads(heads, [&](int head) {
 #pragma unroll
       for (int offset = LANES / 2; offset > 0; offset /= 2)
         scores[head] += __shfl_xor_sync(ALL_LANES, scores[head], offset);
       if (lane == 0) shared.weights[head][key] = key < count ? scores[head] : Maximum::neutral();
-    }
+    });
   }
 }
 
@@ -139,21 +144,19 @@ template <int N>
 __device__ __forceinline__ void add_values(
     float (&sums)[HEADS][N], const Shared& shared, const stored_t* values, index_t slot, int count, int heads,
     int part, int parts, int column, const CacheSizes& sizes) {
+  for_heads(heads, [&](int head) {
 #pragma unroll
-  for (int head = 0; head < HEADS; head++)
-    if (head < heads)
-#pragma unroll
-      for (int i = 0; i < N; i++) sums[head][i] *= shared.rescale[head];
+    for (int i = 0; i < N; i++) sums[head][i] *= shared.rescale[head];
+  });
 #pragma unroll 2
   for (int key = part; key < count; key += parts) {
     const index_t own = slot + key < sizes.slots ? slot + key : slot + key - sizes.slots;
     float elements[N];
     load_some<N>(elements, values + own * sizes.size + column);
+    for_heads(heads, [&](int head) {
 #pragma unroll
-    for (int head = 0; head < HEADS; head++)
-      if (head < heads)
-#pragma unroll
-        for (int i = 0; i < N; i++) sums[head][i] += shared.weights[head][key] * elements[i];
+      for (int i = 0; i < N; i++) sums[head][i] += shared.weights[head][key] * elements[i];
+    });
   }
 }
 
@@ -206,7 +209,7 @@ __device__ __forceinline__ void attend(
   const int part = threadIdx.x / columns, column = threadIdx.x % columns * N;
   for (int low = 0; low < group; low += HEADS) {
     const int heads = min(HEADS, group - low), first_head = key_head * group + low;
-    const stored_t* const queries = qkv + row * sizes.width + static_cast<index_t>(first_head) * sizes.size;
+    const stored_t* const queries = qkv + row * sizes.width + first_head * sizes.size;
 #pragma unroll 1
     for (int i = threadIdx.x; i < heads * sizes.size; i += THREADS)
       shared.queries[i / sizes.size][i % sizes.size] = sizes.scale * load(queries + i);
@@ -248,10 +251,10 @@ extern "C" __global__ void __launch_bounds__(256, 1) attention_decode(
 // output (B, H D) from what the splits left, in the order of the keys. One block per head and row.
 extern "C" __global__ void __launch_bounds__(256) attention_merge(
     stored_t* output, const float* sums, const float* statistics, CacheSizes sizes, RowPositions rows) {
-  const index_t row = blockIdx.x / sizes.heads;
-  const Seen seen = seen_by(rows, row, sizes);
+  const index_t pair = blockIdx.x;
+  const Seen seen = seen_by(rows, pair / sizes.heads, sizes);
   const index_t splits = (seen.last - seen.first + seen.per_split - 1) / seen.per_split;
-  const float* const own = statistics + blockIdx.x * sizes.splits * 2;
+  const float* const own = statistics + pair * sizes.splits * 2;
   float peak = Maximum::neutral();
   for (index_t split = 0; split < splits; split++) peak = Maximum::of(peak, own[2 * split]);
   const float base = peak == Maximum::neutral() ? 0.0f : peak;
@@ -259,9 +262,9 @@ extern "C" __global__ void __launch_bounds__(256) attention_merge(
     float sum = 0.0f, total = 0.0f;
     for (index_t split = 0; split < splits; split++) {
       const float factor = expf(own[2 * split] - base);
-      sum += factor * sums[(blockIdx.x * sizes.splits + split) * sizes.size + d];
+      sum += factor * sums[(pair * sizes.splits + split) * sizes.size + d];
       total += factor * own[2 * split + 1];
     }
-    store(output + static_cast<index_t>(blockIdx.x) * sizes.size + d, splits == 0 ? 0.0f : sum / total);
+    store(output + pair * sizes.size + d, splits == 0 ? 0.0f : sum / total);
   }
 }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from mila.kernels.cuda.family import BLOCK, FLOAT32, Argument, ceiling
+from mila.kernels.cuda.elementwise import CudaElementwise
+from mila.kernels.cuda.family import BLOCK, FLOAT32, Argument, DType, ceiling
 from mila.kernels.cuda.row_blocks import VECTOR_BYTES, CudaRowBlocks, row_block
 from mila.kernels.signatures import Array
 
@@ -14,8 +15,17 @@ _MOST_BLOCKS = 512
 _IDS_PER_BLOCK = 4 * BLOCK
 _INT64 = np.iinfo(np.int64)
 
+#: Sorted runs of keys that a pass makes one of.
+_RUNS = 8
+#: Rows of a table's gradient that a block works on at most, and blocks above which it takes several.
+_TABLE_ROWS = 64
+_ENOUGH_BLOCKS = 2048
+#: Lanes of a warp, each of which adds up a vector of columns or a single one; blocks along the columns.
+_LANES = 32
+_MOST_COLUMN_BLOCKS = 65535
 
-class CudaEmbedding(CudaRowBlocks):
+
+class CudaEmbedding(CudaElementwise, CudaRowBlocks):
     """The token tables of ``EmbeddingKernels`` in CUDA C++."""
 
     def integer_range(self, ids: Array) -> tuple[int, int]:
@@ -46,23 +56,29 @@ class CudaEmbedding(CudaRowBlocks):
         """Elements of ``embedding_forward_narrow``'s workspace: none."""
         return 0
 
-    def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
+    def embedding_backward(
+        self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
+    ) -> None:
         """``dtable[ids] += scale * dy`` in row order; without ``accumulate`` the table is zeroed first.
 
         The values of ``dtable`` are each rounded once. Where results need not repeat, rows are added to a float32
-        ``dtable`` by atomic additions, in any order, each rounded: no block looks for equal ids.
+        ``dtable`` by atomic additions, in any order, each rounded: no ids are sorted.
         """
-        self._add_up("stored", dtable, dy, ids, scale, accumulate)
+        self._add_up("stored", dtable, dy, ids, scale, accumulate, workspace)
+
+    def embedding_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_backward``'s workspace: twice 8 bytes for each id and its row."""
+        return 4 * rows
 
     def embedding_backward_narrow(
         self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
     ) -> None:
         """As above for a ``dtable`` of bfloat16 or float16."""
-        self._add_up(narrow_name(dtable), dtable, dy, ids, scale, accumulate)
+        self._add_up(narrow_name(dtable), dtable, dy, ids, scale, accumulate, workspace)
 
     def embedding_backward_narrow_workspace(self, rows: int, columns: int) -> int:
-        """Elements of ``embedding_backward_narrow``'s workspace: none."""
-        return 0
+        """Elements of ``embedding_backward_narrow``'s workspace: as many."""
+        return self.embedding_backward_workspace(rows, columns)
 
     def _look_up(
         self, table_name: str, output: Array, table: Array, scales: Array | None, ids: Array, scale: float
@@ -74,18 +90,45 @@ class CudaEmbedding(CudaRowBlocks):
         kernel = f"forward_{table_name}_{ids.dtype.name}"
         self.launch("embedding", kernel, output.dtype, self.row_blocks(ids.size, block), block, arguments)
 
-    def _add_up(self, table_name: str, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
-        if not accumulate:
-            clear: list[Argument] = [dtable, np.int64(dtable.nbytes)]
-            blocks = self.blocks(ceiling(dtable.nbytes, VECTOR_BYTES))
-            self.launch("embedding_backward", "clear", dy.dtype, blocks, BLOCK, clear)
+    def _add_up(
+        self,
+        table_name: str,
+        dtable: Array,
+        dy: Array,
+        ids: Array,
+        scale: float,
+        accumulate: bool,
+        workspace: Array,
+    ) -> None:
         if not self.is_deterministic and dtable.dtype == FLOAT32:
+            if not accumulate:
+                self.fill(dtable, 0.0)
             self._add_in_any_order(dtable, dy, ids, scale)
             return
-        numbers = np.int64(ids.size), np.int64(dtable.shape[1]), np.float32(scale), np.int32(accumulate)
-        kernel = f"backward_{table_name}_{ids.dtype.name}"
-        blocks = self.blocks(ids.size, 1)
-        self.launch("embedding_backward", kernel, dy.dtype, blocks, BLOCK, [dtable, dy, ids, *numbers])
+        table_rows, columns = dtable.shape
+        row_bits = max(0, ids.size - 1).bit_length()
+        keys = self._sorted_keys(ids, row_bits, dy.dtype, workspace)
+        vector = VECTOR_BYTES // dy.dtype.itemsize
+        column_blocks = ceiling(columns, _LANES * (vector if columns % vector == 0 else 1))
+        rows_per_block = min(_TABLE_ROWS, max(1, ceiling(table_rows * column_blocks, _ENOUGH_BLOCKS)))
+        grid = self.blocks(table_rows, rows_per_block), min(column_blocks, _MOST_COLUMN_BLOCKS)
+        sizes = np.int64(ids.size), np.int64(table_rows), np.int64(columns)
+        numbers = np.int32(rows_per_block), np.int32(row_bits), np.float32(scale), np.int32(accumulate)
+        arguments: list[Argument] = [dtable, dy, keys, *sizes, *numbers]
+        self.launch("embedding_backward", f"backward_{table_name}", dy.dtype, grid, BLOCK, arguments)
+
+    def _sorted_keys(self, ids: Array, row_bits: int, dtype: DType, workspace: Array) -> Array:
+        """Ids with their rows, in order: tiles first, then longer runs, from one half of the workspace to the other."""
+        count, blocks = ids.size, self.blocks(ids.size)
+        keys, others = workspace[: 2 * count].view(np.int64), workspace[2 * count : 4 * count].view(np.int64)
+        arguments: list[Argument] = [keys, ids, np.int64(count), np.int32(row_bits)]
+        self.launch("embedding_backward", f"sort_{ids.dtype.name}", dtype, blocks, BLOCK, arguments)
+        run = BLOCK
+        while run < count:
+            arguments = [others, keys, np.int64(count), np.int64(run)]
+            self.launch("embedding_backward", "merge", dtype, blocks, BLOCK, arguments)
+            keys, others, run = others, keys, _RUNS * run
+        return keys
 
     def _add_in_any_order(self, dtable: Array, dy: Array, ids: Array, scale: float) -> None:
         block = row_block(dy)

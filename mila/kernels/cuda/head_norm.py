@@ -10,6 +10,10 @@ from mila.kernels.signatures import Array
 
 #: Most warps of a block, each of which works on one head at a time.
 _MOST_WARPS = 8
+#: Elements of a head that a lane holds in a backward pass, lanes that may share a head, and threads of a block.
+_HELD = 8
+_MOST_LANES = 32
+_THREADS = 512
 #: Shared memory for the sums of a block's warps, of which there are fewer where heads are very wide.
 _SHARED_BYTES = 49152
 #: Chunks of rows of a backward pass, each a block; and rows of a chunk at least.
@@ -75,9 +79,16 @@ class CudaHeadNorm(CudaColumnSums):
         partial = workspace[: chunks * width]
         arguments: list[Argument] = [dx, partial, normal, rstd, dy, query_weight, key_weight]
         sizes = _integers(rows, heads, kv_heads, head_dim, per_chunk)
-        warps = max(1, min(_MOST_WARPS, heads + kv_heads, _SHARED_BYTES // (4 * width)))
-        shared_bytes = 4 * warps * width
-        self.launch("head_norm", "head_norm_backward", dy.dtype, chunks, 32 * warps, [*arguments, *sizes], shared_bytes)
+        lanes = 1 << (ceiling(head_dim, _HELD) - 1).bit_length()
+        if lanes <= _MOST_LANES:
+            shared_bytes = 4 * (_THREADS // lanes) * head_dim
+            arguments += [*sizes, np.int32(lanes)]
+            self.launch("head_norm", "head_norm_backward", dy.dtype, chunks, _THREADS, arguments, shared_bytes)
+        else:
+            warps = max(1, min(_MOST_WARPS, heads + kv_heads, _SHARED_BYTES // (4 * width)))
+            block, shared_bytes = 32 * warps, 4 * warps * width
+            arguments += sizes
+            self.launch("head_norm", "wide_head_norm_backward", dy.dtype, chunks, block, arguments, shared_bytes)
         for position, gradient in enumerate((dquery_weight, dkey_weight)):
             if gradient is not None:
                 self.add_chunks(gradient, partial[position * head_dim :], chunks, width, accumulate)

@@ -14,6 +14,10 @@ _MOST_THREADS = 512
 #: Chunks of rows of a backward pass, each a block; and rows of a chunk at least.
 _MOST_CHUNKS = 256
 _LEAST_ROWS = 16
+#: Elements of a row that a thread holds in a backward pass, and warps of a block, which may share a row.
+_HELD = 8
+_WARPS = 16
+_LANES = 32
 #: Most shared memory for the sums of a block; wider rows are summed where the sums end up.
 _MOST_SHARED_BYTES = 98304
 
@@ -130,19 +134,28 @@ class CudaNormalization(CudaColumnSums):
         accumulate: bool,
         workspace: Array,
     ) -> None:
-        """Compute ``dx`` and each chunk's sums in one pass, then add the sums up."""
+        """Compute ``dx`` and each chunk's sums in one pass, then add the sums up.
+
+        Rows are read once if the threads of a block hold them in registers, and twice if they are wider.
+        """
         rows, columns = _sizes(dx)
         per_chunk = rows_per_chunk(rows, _LEAST_ROWS, _MOST_CHUNKS)
         chunks = ceiling(rows, per_chunk)
         sums = workspace[: 2 * chunks * columns].reshape(2, chunks * columns)
         gradients = dweight, dbias
         partials = [None if gradient is None else sums[i] for i, gradient in enumerate(gradients)]
-        shared_bytes = 4 * columns * sum(gradient is not None for gradient in gradients)
-        in_shared = 0 < shared_bytes <= _MOST_SHARED_BYTES
+        team = ceiling(columns, _LANES * _HELD)
+        if team <= _WARPS:
+            teams = _WARPS // team
+            block, shared_bytes, last = _LANES * team * teams, 4 * teams * columns, team
+        else:
+            kernel, block = f"wide_{kernel}", row_block(dx, _MOST_THREADS)
+            shared_bytes = 4 * columns * sum(gradient is not None for gradient in gradients)
+            in_shared = 0 < shared_bytes <= _MOST_SHARED_BYTES
+            shared_bytes, last = shared_bytes if in_shared else 0, int(in_shared)
         sizes = np.int64(rows), np.int64(columns)
-        arguments: list[Argument] = [dx, *partials, *inputs, *sizes, *offset, np.int64(per_chunk), np.int32(in_shared)]
-        block = row_block(dx, _MOST_THREADS)
-        self.launch("normalization", kernel, dx.dtype, chunks, block, arguments, shared_bytes if in_shared else 0)
+        arguments: list[Argument] = [dx, *partials, *inputs, *sizes, *offset, np.int64(per_chunk), np.int32(last)]
+        self.launch("normalization", kernel, dx.dtype, chunks, block, arguments, shared_bytes)
         for gradient, partial in zip(gradients, partials, strict=True):
             if gradient is not None and partial is not None:
                 self.add_chunks(gradient, partial, chunks, columns, accumulate)

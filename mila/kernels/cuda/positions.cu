@@ -50,22 +50,46 @@ extern "C" __global__ void __launch_bounds__(256, 4) forward_float16(
   choose_add_positions(output, x, table, starts, start, batch, length, columns);
 }
 
-// dtable (positions, columns) (+)= the sum over b of dy[b, position - starts[b]], for `positions` positions from `first` on.
-// A thread for each element, which adds in the order of the batch.
-extern "C" __global__ void __launch_bounds__(256, 3) backward(
+constexpr int ROWS_AT_ONCE = 4;  // rows of dy that a thread has under way
+
+template <int WIDTH>
+__device__ __forceinline__ void add_batch(
     stored_t* dtable, const stored_t* dy, const index_t* starts, index_t start, index_t batch, index_t length,
     index_t columns, index_t first, index_t positions, int accumulate) {
   for (index_t row = blockIdx.x; row < positions; row += gridDim.x) {
-    for (index_t column = threadIdx.x; column < columns; column += blockDim.x) {
-      stored_t* target = dtable + (first + row) * columns + column;
-      float sum = accumulate ? load(target) : 0.0f;
-      for (index_t b = 0; b < batch; b++) {
-        const index_t t = first + row - start_of(starts, start, b);
-        if (t >= 0 && t < length) sum += load(dy + (b * length + t) * columns + column);
+    for (index_t column = threadIdx.x * WIDTH; column < columns; column += blockDim.x * WIDTH) {
+      stored_t* const target = dtable + (first + row) * columns + column;
+      Run<stored_t, WIDTH> values[ROWS_AT_ONCE];
+      float sums[WIDTH] = {};
+      if (accumulate) load_some<WIDTH>(sums, target);
+#pragma unroll 1
+      for (index_t begin = 0; begin < batch; begin += ROWS_AT_ONCE) {
+        bool is_there[ROWS_AT_ONCE];
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++) {
+          const index_t b = begin + i, t = b < batch ? first + row - start_of(starts, start, b) : -1;
+          is_there[i] = t >= 0 && t < length;
+          if (is_there[i]) copy_run<WIDTH>(values[i].elements, dy + (b * length + t) * columns + column);
+        }
+#pragma unroll
+        for (int i = 0; i < ROWS_AT_ONCE; i++)
+          if (is_there[i])
+            for (int k = 0; k < WIDTH; k++) sums[k] += load(&values[i].elements[k]);
       }
-      store(target, sum);
+      store_some<WIDTH>(target, sums);
     }
   }
+}
+
+// dtable (positions, columns) (+)= the sum over b of dy[b, position - starts[b]], for `positions` positions from `first` on.
+// A thread for each vector, or for each element where there are none, which adds in the order of the batch.
+extern "C" __global__ void __launch_bounds__(256, 4) backward(
+    stored_t* dtable, const stored_t* dy, const index_t* starts, index_t start, index_t batch, index_t length,
+    index_t columns, index_t first, index_t positions, int accumulate) {
+  if (columns % VECTOR == 0 && is_aligned(dtable) && is_aligned(dy))
+    add_batch<VECTOR>(dtable, dy, starts, start, batch, length, columns, first, positions, accumulate);
+  else
+    add_batch<1>(dtable, dy, starts, start, batch, length, columns, first, positions, accumulate);
 }
 
 // output (batch, columns) = x (batch, length, columns) at t = lengths[b] - 1. Where output is x, a thread takes its column of one

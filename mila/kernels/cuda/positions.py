@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mila.kernels.cuda.family import BLOCK, SCRATCH_BYTES, Argument, ceiling, rounded_block
+from mila.kernels.cuda.family import BLOCK, SCRATCH_BYTES, Argument, ceiling
 from mila.kernels.cuda.row_blocks import CudaRowBlocks, row_block
 from mila.kernels.signatures import Array
 
@@ -48,7 +48,7 @@ class CudaPositions(CudaRowBlocks):
             sizes = np.int64(len(part)), np.int64(length), np.int64(columns), np.int64(first), np.int64(positions)
             upstream = dy[low : low + len(part)]
             arguments: list[Argument] = [dtable, upstream, *self._row_numbers(part), *sizes, np.int32(adds)]
-            block = rounded_block(columns)
+            block = row_block(dy)
             blocks = self.row_blocks(positions, block)
             self.launch("positions", "backward", dy.dtype, blocks, block, arguments)
 

@@ -68,7 +68,8 @@ __device__ __forceinline__ void turn_rows(stored_t* output, const stored_t* x, c
                                           const RowPositions& rows, const RopeSizes& sizes, float direction) {
   const int pairs = sizes.half / N, rest = (sizes.size - 2 * sizes.half) / N;
   const int turning_width = sizes.heads * sizes.size, others = (sizes.width - turning_width) / N;
-  for (index_t position = static_cast<index_t>(blockIdx.x) * blockDim.y + threadIdx.y; position < sizes.positions;
+  // The grid is no larger than what runs at once, so that 32 bits hold where a thread begins.
+  for (index_t position = blockIdx.x * blockDim.y + threadIdx.y; position < sizes.positions;
        position += static_cast<index_t>(gridDim.x) * blockDim.y) {
     const index_t row = position / sizes.length;
     const index_t angles = (rows.start[row] + position % sizes.length) * sizes.half;

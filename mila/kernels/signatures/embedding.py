@@ -31,8 +31,13 @@ class EmbeddingKernels(Protocol):
     def embedding_forward_narrow_workspace(self, rows: int, columns: int) -> int:
         """Elements of ``embedding_forward_narrow``'s workspace."""
 
-    def embedding_backward(self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool) -> None:
+    def embedding_backward(
+        self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array
+    ) -> None:
         """``dtable[ids] += scale * dy`` in row order; without ``accumulate`` the table is zeroed first."""
+
+    def embedding_backward_workspace(self, rows: int, columns: int) -> int:
+        """Elements of ``embedding_backward``'s workspace."""
 
     def embedding_backward_narrow(
         self, dtable: Array, dy: Array, ids: Array, scale: float, accumulate: bool, workspace: Array

@@ -25,7 +25,7 @@ from mila.planning.page.tables import (
     sweep_table,
 )
 from mila.planning.page.treemap import tree_map
-from mila.planning.report import Limit, Outcome, PlanReport, Remedy, SweepReport
+from mila.planning.report import MODE_OF_CHOICE, Limit, Outcome, PlanReport, Remedy, SweepReport
 from mila.serialization import filesystem, write_file_atomically
 
 __all__ = ["check_page", "page_html", "write_page"]
@@ -34,8 +34,6 @@ _SUFFIXES = (".html", ".htm")
 _START = b'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><meta name="generator" content="mila plan">'
 #: Choices that the page of a sweep leaves out where the option varies: they follow it.
 _FOLLOWING = {"context": ("prefill",)}
-#: Choices that are for one mode alone.
-_OF_MODE = {"prefill": " in inference", "optimizer": " in training", "accumulate": " in training"}
 _SIGNS = {Outcome.FITS: "✓", Outcome.DOES_NOT_FIT: "✕", Outcome.UNKNOWN: "?"}
 
 
@@ -101,10 +99,9 @@ def _resource(name: str) -> str:
 
 
 def _header(report: PlanReport, swept: SweepReport | None) -> Markup:
-    target, choices = report.target, report.choices
-    varied, of_mode = [] if swept is None else swept.varied, {}
-    if swept is not None and "mode" in varied:
-        choices, of_mode = choices.model_copy(update={name: swept.chosen(name) for name in _OF_MODE}), _OF_MODE
+    target = report.target
+    choices, varied = (report.choices, []) if swept is None else (swept.choices_of_modes, swept.varied)
+    of_mode = {name: f" in {mode.value}" for name, mode in MODE_OF_CHOICE.items()} if "mode" in varied else {}
     facts = [
         ("model", f"{target.model_type}, {target.layers:,} layers"),
         ("parameters", f"{target.parameters:,}"),
@@ -170,8 +167,8 @@ def _verdict(report: PlanReport) -> str:
 def _sweep_sections(report: PlanReport, sweep: SweepReport) -> Iterator[Markup]:
     """All plans, then the first one by itself."""
     yield _curve_section(sweep)
-    first = next(point.options for point in sweep.points if point.problem is None)
-    options = ", ".join(f"{name} {value:,}" if isinstance(value, int) else value for name, value in first.items())
+    first = sweep.first.options.items()
+    options = ", ".join(f"{name} {value:,}" if isinstance(value, int) else value for name, value in first)
     title = f"The first of {len(sweep.points):,} plans: {options}"
     yield _section("first", title, _verdict_line(report.verdict.outcome, _verdict(report)))
     yield from _sections(report, None)

@@ -25,7 +25,12 @@ class Sizes:
     @property
     def all(self) -> int:
         """What is alive at the fullest step, with all that lives as long as the network."""
-        return self.parameters + self.gradients + self.state + self.fullest
+        return self.persistent + self.fullest
+
+    @property
+    def persistent(self) -> int:
+        """What lives as long as the network."""
+        return self.parameters + self.gradients + self.state
 
     @property
     def largest(self) -> str:
@@ -52,6 +57,7 @@ class Component:
         count: how many there are.
         sizes: their bytes, children included.
         children: each likewise added up.
+        each_persistent: what lives as long as the network of each of them; ``None`` where that differs.
     """
 
     name: str
@@ -59,6 +65,7 @@ class Component:
     count: int
     sizes: Sizes
     children: tuple[Component, ...]
+    each_persistent: int | None
 
     @property
     def title(self) -> str:
@@ -116,9 +123,20 @@ def _merged(nodes: Sequence[_Node]) -> Component:
     first, last, sizes = nodes[0], nodes[-1], _total(nodes)
     rest = sizes.without(Sizes.total([child.sizes for child in children]))
     if children and rest.all:
-        children.append(Component("(itself)", "", len(nodes), rest, ()))
+        children.append(Component("(itself)", "", len(nodes), rest, (), _each([_own_bytes(node) for node in nodes])))
     name = first.name if first.name == last.name else f"{first.name} … {last.name}"
-    return Component(name, first.kind, len(nodes), sizes, tuple(children))
+    each = _each([node.sizes.persistent for node in nodes])
+    return Component(name, first.kind, len(nodes), sizes, tuple(children), each)
+
+
+def _own_bytes(node: _Node) -> int:
+    """What lives as long as the network, without that of the children."""
+    return node.sizes.persistent - sum(child.sizes.persistent for child in node.children)
+
+
+def _each(sizes: Sequence[int]) -> int | None:
+    """The size of each, where all are equal."""
+    return sizes[0] if len(set(sizes)) == 1 else None
 
 
 def _runs(named: dict[str, list[_Node]]) -> Iterator[list[_Node]]:

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from mila.planning.interpreted import Reading, target_of
+from mila.planning.interpreted import target_of
 from mila.planning.report import TargetKind
-from mila.planning.target import Target
+from mila.planning.target import Reading, Target
 
 
 class Preset(BaseModel):

@@ -43,6 +43,7 @@ FILES = (
     "special_attention",
     "rope",
     "rope_tables",
+    "token_tables",
 )
 #: Seconds of processor time that a mutant may take in all.
 MOST_SECONDS = 120

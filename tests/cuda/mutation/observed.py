@@ -11,8 +11,7 @@ from typing import Any
 
 from tests.emulator import module, source
 from tests.emulator.errors import CompileError
-from tests.emulator.module import DEFAULT_SHARED_MEMORY, FORWARD, MOST_THREADS, Kernel, Mode, Module
-from tests.emulator.streams import Stream
+from tests.emulator.module import DEFAULT_SHARED_MEMORY, MOST_THREADS, Kernel, Mode, Module
 
 #: Seconds of processor time after which a mutant's launch counts as one that never ends: the tests' own take less than
 #: a tenth.
@@ -63,17 +62,7 @@ class _Noted(Kernel):
         self._launch = Launch(build, name)
         self._noted = noted
 
-    def launch(
-        self,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[Any],
-        shared_memory: int = 0,
-        *,
-        stream: Stream | None = None,
-        order: int = FORWARD,
-        time_limit: float = TIME_LIMIT,
-    ) -> None:
+    def launch(self, grid: Sequence[int], block: Sequence[int], *arguments: Any, **options: Any) -> None:
         threads = 1
         for size in (*grid, *block):
             threads *= size
@@ -92,18 +81,8 @@ class _Limited(Kernel):
     def __init__(self, kernel: Kernel) -> None:
         super().__init__(kernel.module, kernel.name, kernel._record)
 
-    def launch(
-        self,
-        grid: Sequence[int],
-        block: Sequence[int],
-        arguments: Sequence[Any],
-        shared_memory: int = 0,
-        *,
-        stream: Stream | None = None,
-        order: int = FORWARD,
-        time_limit: float = TIME_LIMIT,
-    ) -> None:
-        super().launch(grid, block, arguments, shared_memory, stream=stream, order=order, time_limit=time_limit)
+    def launch(self, *arguments: Any, **options: Any) -> None:
+        super().launch(*arguments, **{"time_limit": TIME_LIMIT, **options})
 
 
 def installed() -> Hold:
