@@ -51,12 +51,7 @@ def takes_a_device(item: pytest.Item) -> bool:
     names: list[str] = getattr(item, "fixturenames", [])
     given = item.callspec.params.values() if hasattr(item, "callspec") else ()
     is_anywhere = all(value == ANYWHERE for value in given if isinstance(value, Run))
-    return (
-        is_here(item.path)
-        and not {"cuda", "context"}.isdisjoint(names)
-        and "emulated" not in names
-        and is_anywhere
-    )
+    return is_here(item.path) and not {"cuda", "context"}.isdisjoint(names) and "emulated" not in names and is_anywhere
 
 
 def needs_the_emulator(item: pytest.Item) -> bool:
