@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperCommand
 
 from mila.cli.display import loading_progress, print_json
-from mila.cli.failures import INTERRUPTED, USAGE, leave, one_line
+from mila.cli.failures import INTERRUPTED, USAGE, leave, one_line, system_message
 from mila.errors import ConfigurationError, MilaError
 from mila.planning.inspection_report import Refusal
 from mila.planning.targets import HUB_PREFIX
@@ -82,12 +82,6 @@ def refusals_of(targets: Sequence[str], as_json: bool, *, refused: int) -> Itera
         raise _refused(refused, system_message(error), targets, as_json) from error
     except KeyboardInterrupt as error:
         raise _refused(INTERRUPTED, "interrupted", targets, as_json) from error
-
-
-def system_message(error: OSError) -> str:
-    """What the operating system refuses, and of which file."""
-    place = f"{error.filename}: " if error.filename else ""
-    return f"{place}{error.strerror or error}"
 
 
 def _refused(code: int, message: str, targets: Sequence[str], as_json: bool) -> typer.Exit:

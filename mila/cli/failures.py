@@ -38,6 +38,10 @@ _OPTIONS = {
 
 _IGNORE = re.compile(r"pass ignore_fields=\['([\w.-]+)'\]")
 
+#: Longer words are shortened in the middle; all paths that people have are shorter.
+_LONG_WORD = re.compile(r"\S{401,}")
+_KEPT = 100
+
 P = ParamSpec("P")
 
 
@@ -60,8 +64,7 @@ def reports_errors(command: Callable[P, None]) -> Callable[P, None]:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # nobody reads on: nothing to flush to
             raise typer.Exit(REFUSED) from error
         except OSError as error:
-            place = f"{error.filename}: " if error.filename else ""
-            raise leave(REFUSED, f"{place}{error.strerror or error}") from error
+            raise leave(REFUSED, system_message(error)) from error
         except KeyboardInterrupt as error:
             raise leave(INTERRUPTED, "interrupted") from error
 
@@ -75,8 +78,21 @@ def leave(code: int, message: str) -> typer.Exit:
 
 
 def one_line(message: str) -> str:
-    """An error as the command line says it: on one line, and options by their names."""
-    return _IGNORE.sub(r"pass --ignore-fields \1", " ".join(message.split()))
+    """An error as the command line says it: on one line, options by their names, and no name that fills the screen."""
+    line = " ".join(message.split())
+    return _LONG_WORD.sub(_shortened, _IGNORE.sub(r"pass --ignore-fields \1", line))
+
+
+def _shortened(found: re.Match[str]) -> str:
+    """The beginning and the end, which are what tells long names apart."""
+    word = found[0]
+    return f"{word[:_KEPT]}…{word[-_KEPT:]} ({len(word):,} characters)"
+
+
+def system_message(error: OSError) -> str:
+    """What the operating system refuses, and of which file."""
+    place = f"{error.filename}: " if error.filename else ""
+    return f"{place}{error.strerror or error}"
 
 
 def options_line(error: ValidationError) -> str:

@@ -10,12 +10,13 @@ from mila.memory.format import format_table
 from mila.planning.comparison_report import (
     ComparisonReport,
     FieldComparison,
+    SideSummary,
     TensorComparison,
     TensorOutcome,
     TensorSide,
     ValuesReport,
 )
-from mila.planning.inspection_report import ContentKind, FindingKind, InspectionReport
+from mila.planning.inspection_report import ContentKind, FindingKind, InspectionReport, counted
 
 _LONGEST_NAME, _LONGEST_VALUE = 200, 100
 _KINDS = {
@@ -60,8 +61,7 @@ def inspection_text(report: InspectionReport) -> str:
 def comparison_text(report: ComparisonReport) -> str:
     """All of a report: the two sides, notes, what differs of tensors, metadata and configs, and the verdict."""
     sides = [
-        f"{letter}: {printable(side.target)} ({_KINDS[side.kind]}, {side.tensors:,} tensors, {_size(side.bytes)})"
-        for letter, side in (("A", report.a), ("B", report.b))
+        f"{letter}: {printable(side.target)} ({_side(side)})" for letter, side in (("A", report.a), ("B", report.b))
     ]
     effective = report.effective_config or []
     parts = [
@@ -136,16 +136,19 @@ def _totals(report: InspectionReport) -> str:
     table = format_table(("dtype", "tensors", "elements", "bytes", ""), rows, right=(1, 2, 3, 4))
     if report.names is None:
         return table
-    return f"{table}\n{printable(report.names)}: {len(report.tensors):,} of {report.stored_tensors:,} tensors"
+    return f"{table}\n{printable(report.names)}: {len(report.tensors):,} of {counted(report.stored_tensors, 'tensor')}"
 
 
 def _verdict(report: InspectionReport) -> str:
     if report.problems:
-        count = len(report.problems)
-        return f"{count} problem{'s' if count > 1 else ''}."
+        return f"{counted(len(report.problems), 'problem')}."
+    is_lacking = any(note.kind is FindingKind.NOT_CHECKED for note in report.notes)
     if not report.checked:
-        is_asked = any(note.kind is FindingKind.NOT_CHECKED for note in report.notes)
-        return "No problems in what headers say; no value was read." if is_asked else ""
+        return "No problems in what headers say; no value was read." if is_lacking else ""
+    if not report.tensors:
+        return "No problems; there were no values to read."
+    if is_lacking:
+        return "No problems in what was read."
     values = "every value" if report.names is None else "every value of these tensors"
     return f"No problems; {values} was read."
 
@@ -160,7 +163,11 @@ def _block(title: str, lines: Iterable[str]) -> str:
 
 
 def _size(size: int) -> str:
-    return f"{size:,} bytes" if size < 1024 else f"{size:,} bytes, {format_bytes(size)}"
+    return counted(size, "byte") + (f", {format_bytes(size)}" if size >= 1024 else "")
+
+
+def _side(side: SideSummary) -> str:
+    return f"{_KINDS[side.kind]}, {counted(side.tensors, 'tensor')}, {_size(side.bytes)}"
 
 
 def _counts(report: ComparisonReport) -> str:
@@ -201,6 +208,8 @@ def _values(found: ValuesReport) -> str:
         text += f", at most by {found.largest_absolute:.6g} (relative {found.largest_relative:.3g})"
     if found.nan_in_one:
         text += f"; {found.nan_in_one:,} NaN on one side alone"
+    if found.infinite:
+        text += f"; {found.infinite:,} infinite on one side alone or with another sign"
     return text
 
 

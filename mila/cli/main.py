@@ -21,6 +21,12 @@ _TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
 _DECODING, _SHORTEST = "20", "4"
 _DECODING_COMMANDS = ("generate", "chat", "sample")
 _REFUSED, _INTERRUPTED = 1, 130
+#: What commands that answer in one document print where they are interrupted before their targets were read.
+_DOCUMENTS = {
+    "plan": '{"event": "error", "version": 1, "target": "", "message": "interrupted", "exit_code": 130}',
+    "inspect": '{"event": "error", "version": 1, "targets": [], "message": "interrupted", "exit_code": 130}',
+}
+_DOCUMENTS["compare"] = _DOCUMENTS["inspect"]
 
 
 def main() -> None:
@@ -39,11 +45,17 @@ def main() -> None:
         signal.signal(signal.SIGINT, interrupt)
         app(prog_name="mila")
     except KeyboardInterrupt:  # before a command could take care of it
-        sys.exit(_INTERRUPTED)
+        _leave()
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(_INTERRUPTED)  # nothing has been begun
+def _leave(number: int = signal.SIGINT, frame: FrameType | None = None) -> None:
+    """End at once: nothing has been begun. With ``--json``, that is a document too."""
+    document = _DOCUMENTS.get(sys.argv[1]) if "--json" in sys.argv[2:] else None
+    try:
+        if document is not None:
+            os.write(sys.stdout.fileno(), f"{document}\n".encode())
+    finally:
+        os._exit(_INTERRUPTED)
 
 
 if __name__ == "__main__":

@@ -17,8 +17,17 @@ from rich.console import Console
 
 from mila.cli import plan_options as options
 from mila.cli.display import print_json, print_text
-from mila.cli.documents import DocumentCommand, reading_progress, system_message
-from mila.cli.failures import DOES_NOT_FIT, INTERRUPTED, REFUSED, USAGE, leave, one_line, reports_errors
+from mila.cli.documents import DocumentCommand, reading_progress
+from mila.cli.failures import (
+    DOES_NOT_FIT,
+    INTERRUPTED,
+    REFUSED,
+    USAGE,
+    leave,
+    one_line,
+    reports_errors,
+    system_message,
+)
 from mila.cli.inspect_text import printable
 from mila.cli.plan_presets import presets_report, presets_table
 from mila.cli.plan_report_text import report_text, sweep_text
@@ -50,6 +59,14 @@ class _Files:
 
     html: Path | None
     plot: Path | None
+
+    @classmethod
+    def named(cls, html: str | None, plot: str | None) -> _Files:
+        """As on the command line, where a name may be empty."""
+        for option, name in (("--html", html), ("--plot", plot)):
+            if name == "":
+                raise ConfigurationError(f"{option}: expected the name of a file, got ''")
+        return cls(None if html is None else Path(html), None if plot is None else Path(plot))
 
     def check(self) -> None:
         """Refuse names before anything is planned.
@@ -151,7 +168,7 @@ def plan(
         numbers = {"context": context, "batch": batch, "prefill": prefill, "accumulate": accumulate}
         ranges = _ranges(sweep or [], fields)
         request = _request(fields, numbers, ranges, device, budget)
-        files = _Files(html, plot)
+        files = _Files.named(html, plot)
         files.check()
         with reading_progress([target], quiet=as_json, what="") as draw:
             ignored = ignore_field or ()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -45,7 +44,9 @@ Sweep = Annotated[
     list[str] | None,
     typer.Option(metavar="<option=values>", help="A table over context=1k..128k, batch=1,2,4, ...; repeatable."),
 ]
-Html = Annotated[Path | None, typer.Option(help="Write a page into this file, which ends in .html.")]
-Plot = Annotated[Path | None, typer.Option(help="Draw a picture into this file, which ends in .png, .svg or .pdf.")]
+Html = Annotated[str | None, typer.Option(metavar="<file>", help="Write a page into this file, which ends in .html.")]
+Plot = Annotated[
+    str | None, typer.Option(metavar="<file>", help="Draw a picture into this file, which ends in .png, .svg or .pdf.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 ListPresets = Annotated[bool, typer.Option("--list-presets", help="Print the presets and leave.")]

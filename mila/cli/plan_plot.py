@@ -8,7 +8,7 @@ from itertools import cycle
 from pathlib import Path
 from typing import Any
 
-from mila.cli.display import without_controls
+from mila.cli.inspect_text import printable
 from mila.errors import ConfigurationError
 from mila.memory import format_bytes
 from mila.planning.elsewhere import without
@@ -154,7 +154,7 @@ def _write_inside(axes: Any, text: str, x: float) -> None:
 def _title(report: PlanReport) -> str:
     verdict = report.verdict
     needed = format_bytes(verdict.needed_bytes)
-    name = without_controls(report.target.name)
+    name = printable(report.target.name)
     if verdict.budget_bytes is None:
         return f"{name}: needs {needed}"
     outcome = "fits" if verdict.outcome is Outcome.FITS else "does not fit"
@@ -189,14 +189,14 @@ def _draw_sweep(axes: Any, sweep: SweepReport) -> None:
     axes.set_axisbelow(True)
     axes.spines[["left", "right", "top"]].set_visible(False)
     axes.tick_params(axis="y", length=0)
-    axes.set_title(f"{without_controls(sweep.target.name)}: needed bytes", loc="left", fontsize=12, weight="bold")
+    axes.set_title(f"{printable(sweep.target.name)}: needed bytes", loc="left", fontsize=12, weight="bold")
     axes.legend(frameon=False, loc="upper left", bbox_to_anchor=(0, -0.2), ncols=4, fontsize=9)
 
 
 def _draw_line(axes: Any, line: Series, colour: str, style: Any) -> None:
     points = [(value, point.needed_bytes, point.outcome) for value, point in line.points]
     sizes = [float("nan") if size is None else size for _, size, _ in points]
-    label = without_controls(line.label)
+    label = printable(line.label)
     axes.plot([value for value, _, _ in points], sizes, color=colour, linestyle=style, linewidth=2.2, label=label)
     for outcome, (_, marker, face) in _MARKS.items():
         there: Sequence[tuple[int, int]] = [

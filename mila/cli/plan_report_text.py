@@ -32,9 +32,9 @@ _WIDEST_OPTIONS = 36
 #: Of rows with a label and a size: the columns that are aligned to the right.
 _SIZES = (1, 2)
 _ABOUT_TREE = (
-    "By component, everything below it included. Persistent: parameters, gradients and state, which live as long as the "
-    "network; at the fullest step: what is alive then in the transient region. Repeated components are one row (x N), "
-    "with the bytes of all N together and, of the persistent ones, of each."
+    "By component, everything below it included. Persistent: parameters, gradients and state, which live as long as "
+    "the network; at the fullest step: what is alive then in the transient region. Repeated components are one row "
+    "(x N), with the bytes of all N together and, of the persistent ones, of each."
 )
 #: Of a point in a sweep; what is unknown has no plan, or no budget.
 _WORDS = {Outcome.FITS: "fits", Outcome.DOES_NOT_FIT: "does not fit", Outcome.UNKNOWN: "not possible"}
@@ -144,17 +144,18 @@ def _elsewhere(report: PlanReport) -> str:
 def _limits(report: PlanReport) -> str:
     if not report.limits:
         return ""
-    rows = aligned([_limit_row(limit) for limit in report.limits], right=(1, 2))
+    found = iter(aligned([_limit_row(limit) for limit in report.limits if not limit.is_open], right=(0, 1)))
+    said = [f"no limit found up to {limit.value:,}" if limit.is_open else next(found) for limit in report.limits]
+    width = max(len(limit.option) for limit in report.limits)
+    rows = [f"{limit.option:<{width}}  {text}" for limit, text in zip(report.limits, said, strict=True)]
     return "\n".join(["The largest that fits, everything else as it is", *rows])
 
 
-def _limit_row(limit: Limit) -> tuple[str, ...]:
+def _limit_row(limit: Limit) -> tuple[str, str, str]:
     if limit.value is None or limit.reserved_bytes is None:
-        return limit.option, "none fits", "", ""
-    if limit.is_open:
-        return limit.option, "", "", f"no limit found up to {limit.value:,}"
-    why = "  (the model's limit)" if limit.is_models_limit else ""
-    return limit.option, f"{limit.value:,}", f"{limit.reserved_bytes:,}", f"bytes reserved{why}"
+        return "none fits", "", ""
+    why = "(the model's limit)" if limit.is_models_limit else ""
+    return f"{limit.value:,}", f"{limit.reserved_bytes:,} bytes reserved", why
 
 
 def _remedies(report: PlanReport) -> str:

@@ -199,7 +199,7 @@ class LeafContext:
 
     def allowing(self, overwritable: tuple[Overwrite, ...], gradient_overwritable: tuple[bool, ...]) -> LeafContext:
         """The same context with what the graph allows."""
-        return LeafContext(
+        return LeafContext(  # `dataclasses.replace` takes several times as long, and every leaf of a plan asks
             self.input_shapes,
             self.runtime_mode,
             self.dtype,

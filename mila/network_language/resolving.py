@@ -32,6 +32,7 @@ def resolve(
     dtype: str = "float32",
     input_dtype: str | Mapping[str, str] | None = None,
     registry: Registry | None = None,
+    most_parameter_bytes: int | None = limits.MOST_STATE_BYTES,
 ) -> ResolvedNetwork:
     """Return a network definition with every shape and argument worked out; nothing is allocated.
 
@@ -43,6 +44,8 @@ def resolve(
         dtype: float32, float16 or bfloat16: the stored dtype of the network.
         input_dtype: int64, int32 or bool where an input is not of the network's dtype, for all inputs or by name.
         registry: the operators; by default those of Mila.
+        most_parameter_bytes: what all parameters take together at most; ``None`` leaves that to the build, for texts
+            that are no stranger's.
 
     Raises:
         NetworkError: anything that the text or the contracts get wrong, with a code and, where there is one, node, line
@@ -58,10 +61,12 @@ def resolve(
     named = isinstance(output_shape, Mapping)
     refs = capture.named_outputs(outputs) if named else {"output": capture.output()}
     contracts = read_contracts(inputs, outputs, dtype, input_dtype)
-    return resolve_captured(Captured(capture.nodes, refs), contracts)
+    return resolve_captured(Captured(capture.nodes, refs), contracts, most_parameter_bytes)
 
 
-def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwork:
+def resolve_captured(
+    captured: Captured, contracts: Contracts, most_parameter_bytes: int | None = limits.MOST_STATE_BYTES
+) -> ResolvedNetwork:
     """Return the resolved network of nodes and contracts.
 
     Raises:
@@ -80,7 +85,7 @@ def resolve_captured(captured: Captured, contracts: Contracts) -> ResolvedNetwor
     outputs = tuple(
         ExternalTensor(name, ref, contracts.outputs[name], dtypes[ref]) for name, ref in captured.outputs.items()
     )
-    _check_parameters(nodes, contracts.dtype)
+    _check_parameters(nodes, contracts.dtype, most_parameter_bytes)
     return ResolvedNetwork(inputs, outputs, nodes, contracts.dtype)
 
 
@@ -120,7 +125,7 @@ def _check_stored(node: ResolvedNode, dtype: str) -> None:
             raise node.place.error("E_ARGUMENT", message, node=node.id)
 
 
-def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str) -> None:
+def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str, most_bytes: int | None) -> None:
     """Raise for values and settings that parameters cannot have, and for more state than a network may have."""
     tensors = size = 0
     for node in nodes:
@@ -134,8 +139,8 @@ def _check_parameters(nodes: Iterable[ResolvedNode], dtype: str) -> None:
         size += sum(map(prod, shapes.values())) * (4 if dtype == "float32" else 2)
         for count, most, what in (
             (tensors, limits.MOST_PARAMETERS, "parameters"),
-            (size, limits.MOST_STATE_BYTES, "bytes of parameters"),
+            (size, most_bytes, "bytes of parameters"),
         ):
-            if count > most:
+            if most is not None and count > most:
                 message = f"up to here the network has {count:,} {what}; at most {most:,}"
                 raise node.place.error("E_RESOURCE", message, node=node.id)

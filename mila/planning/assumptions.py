@@ -8,12 +8,12 @@ from mila.devices import DeviceId, DeviceType
 from mila.memory import MemoryPlan
 from mila.memory.plan import PERSISTENT
 from mila.models import GptConfig, LanguageModelConfig, LlamaConfig
+from mila.planning.building import HALF_PRECISION
 from mila.planning.elsewhere import elsewhere_of, unknown_labels
 from mila.planning.report import Choices
 from mila.planning.request import Mode, OptimizerKind, PlanRequest
 from mila.planning.target import Target
 
-_HALF_PRECISION = ("bfloat16", "float16")
 _LOADING = "Loading converts weights piece by piece, without a second copy of them."
 
 
@@ -41,7 +41,7 @@ def _of_dtype(target: Target, request: PlanRequest, choices: Choices) -> Iterato
     asked = "" if request.dtype is not None else ", the default"
     stored = "" if target.stored is None else "; the files hold " + _listed(target.stored.dtypes)
     yield f"Weights and activations are stored in {choices.dtype}{asked}{stored}."
-    is_half = choices.dtype in _HALF_PRECISION
+    is_half = choices.dtype in HALF_PRECISION
     if is_half and DeviceId.parse(choices.device).type is DeviceType.CPU:
         yield "On the CPU half precision is computed in float32, step by step, in scratch that counts as workspace."
 
@@ -94,7 +94,7 @@ def _of_updates(choices: Choices) -> Iterator[str]:
     parts = choices.accumulate or 1
     if parts > 1:
         yield f"An update adds up the gradients of {parts:,} passes in place, which takes no more memory than one."
-    yield "Training data and their batches are not counted."
+    yield "Training data are not counted, nor are batches: a Trainer plans and holds the ids and targets of one besides."
 
 
 def _of_device(choices: Choices) -> Iterator[str]:

@@ -19,6 +19,8 @@ from mila.training import AdamW
 DEFAULT_DTYPE = "float32"
 #: Quantization policies by name.
 POLICIES: tuple[str, ...] = ()
+#: Stored dtypes of two bytes.
+HALF_PRECISION = ("bfloat16", "float16")
 NO_POLICY = "none"
 
 

@@ -13,7 +13,6 @@ from mila.errors import ConfigurationError
 from mila.planning.comparison_report import (
     SAME_OUTCOMES,
     ComparisonReport,
-    FieldComparison,
     SideSummary,
     TensorComparison,
     TensorOutcome,
@@ -74,8 +73,9 @@ def _compare(
         other = b if is_config[0] else a
         raise ConfigurationError(f"{other.target}: expected a config to compare, got none in the {other.kind.value}")
     tensors, notes = _Tensors(a, b, tolerance), [*a.notes, *b.notes]
+    metadata = compare_fields(a.metadata, b.metadata, counts=False)
     if any(is_config) or (has_configs and not a.tensors and not b.tensors):
-        values = False
+        values, metadata = False, []
         if a.tensors or b.tensors:
             notes.append("only the configs were compared: one side is a config")
     else:
@@ -88,7 +88,7 @@ def _compare(
         notes += _prefix_notes(a, b)
     if not has_configs and not (a.config is None and b.config is None):
         notes.append(f"only {'A' if b.config is None else 'B'} has a config")
-    raw, effective = compare_configs(a, b) if has_configs else ([], None)
+    raw, effective, unclear = compare_configs(a, b) if has_configs else ([], None, [])
     rows = tensors.rows
     is_same = all(row.outcome in SAME_OUTCOMES for row in rows) and not any(each.counts for each in raw)
     largest = [row.values.largest_absolute for row in rows if row.values and row.values.largest_absolute is not None]
@@ -101,10 +101,10 @@ def _compare(
         counts=dict(Counter(row.outcome for row in rows)),
         tensors=[row for row in rows if row.outcome not in (TensorOutcome.IDENTICAL, TensorOutcome.SAME_HEADER)],
         largest_absolute=max(largest, default=None),
-        metadata=_metadata(a, b),
+        metadata=metadata,
         config=raw,
         effective_config=effective,
-        notes=notes,
+        notes=[*notes, *unclear],
     )
 
 
@@ -129,10 +129,6 @@ def _prefix_notes(a: StoredContent, b: StoredContent) -> list[str]:
             if all(f"{prefix}{name}" in longer.tensors for name in shorter.tensors):
                 notes.append(f"all names of {other} are in {letter} with {shown(prefix)} before them")
     return notes
-
-
-def _metadata(a: StoredContent, b: StoredContent) -> list[FieldComparison]:
-    return compare_fields(a.metadata, b.metadata, counts=False)
 
 
 @dataclass
@@ -227,6 +223,7 @@ def _values_report(tensor: StoredTensor, found: ValueComparison) -> ValuesReport
         differing=found.differing,
         beyond_tolerance=found.beyond_tolerance,
         nan_in_one=found.nan_in_one,
+        infinite=found.infinite,
         largest_absolute=found.largest_absolute,
         largest_relative=found.largest_relative,
     )

@@ -59,6 +59,7 @@ class ValuesReport(Document):
         differing: how many differ. NaN equals NaN, and zero its negative.
         beyond_tolerance: how many of them differ by more than was allowed.
         nan_in_one: how many are NaN on one side alone.
+        infinite: how many of those that differ are NaN on no side, and infinite on one or, with another sign, on both.
         largest_absolute: the largest difference of two finite values; ``None`` where there is none.
         largest_relative: the largest such difference divided by the larger magnitude of the two.
     """
@@ -68,6 +69,7 @@ class ValuesReport(Document):
     differing: int
     beyond_tolerance: int
     nan_in_one: int
+    infinite: int
     largest_absolute: float | None
     largest_relative: float | None
 
@@ -120,7 +122,7 @@ class ComparisonReport(Document):
         metadata: entries that differ; they never count.
         config: fields of both configs that differ.
         effective_config: fields of what both configs mean to Mila that differ, defaults spelled out; ``None`` where one
-            of them is no config that Mila has.
+            of them is no config that Mila has, and a note says which and why.
         notes: what was not compared, and why.
     """
 

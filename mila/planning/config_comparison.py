@@ -7,10 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from mila.errors import MilaError
-from mila.models.hugging_face.folder import ARCHITECTURES
-from mila.models.language_model import LanguageModelConfig
 from mila.planning.comparison_report import FieldComparison
+from mila.planning.inspection_report import ContentKind
+from mila.planning.interpreted import meaning_of
 from mila.planning.stored_content import StoredContent
+from mila.planning.target import PlannedConfig
 
 #: Who wrote a config, and from where.
 _BOOKKEEPING = frozenset({"_name_or_path", "name_or_path", "_commit_hash", "transformers_version"})
@@ -30,24 +31,34 @@ def compare_fields(a: Mapping[str, Any], b: Mapping[str, Any], *, counts: bool) 
     ]
 
 
-def compare_configs(a: StoredContent, b: StoredContent) -> tuple[list[FieldComparison], list[FieldComparison] | None]:
+def compare_configs(
+    a: StoredContent, b: StoredContent
+) -> tuple[list[FieldComparison], list[FieldComparison] | None, list[str]]:
     """Compare two configs that are there.
 
     Returns:
-        The raw fields that differ, and those of the configs that Mila makes of them, or ``None`` where it makes none.
+        The raw fields that differ; those of the configs that Mila makes of them, or ``None`` where it makes none; and
+        why it makes none, where fields differ.
         A raw field that one side lacks, or leaves null, does not count where Mila makes the same of both: the other
         side spells out a default.
     """
-    meanings = [_meaning(each) for each in (a, b)]
+    one, other = _meaning(a), _meaning(b)
     effective = None
-    if meanings[0] is not None and meanings[1] is not None:
-        effective = compare_fields(meanings[0], meanings[1], counts=True)
+    if not isinstance(one, str) and not isinstance(other, str):
+        effective = compare_fields(one, other, counts=True)
     free = _BOOKKEEPING | _DTYPES if a.tensors and b.tensors else _BOOKKEEPING
     raw = []
     for found in compare_fields(a.config or {}, b.config or {}, counts=True):
         is_default = not _UNSAID.isdisjoint((found.a, found.b)) and effective == []
         raw.append(found.model_copy(update={"counts": found.field not in free and not is_default}))
-    return raw, effective
+    are_archives = a.kind is b.kind is ContentKind.ARCHIVE  # with configs that say what they mean
+    reasons = [] if are_archives or not raw else [("A", one), ("B", other)]
+    notes = [
+        f"what the configs mean to Mila was not compared, because of {letter}: {reason}"
+        for letter, reason in reasons
+        if isinstance(reason, str)
+    ]
+    return raw, effective, notes
 
 
 def _flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, str]]:
@@ -60,20 +71,20 @@ def _flattened(value: Mapping[str, Any], prefix: str = "") -> list[tuple[str, st
     return fields
 
 
-def _meaning(content: StoredContent) -> dict[str, Any] | None:
-    """The fields of Mila's config, those that others imply spelled out."""
-    raw, file = content.config, content.config_file
-    model_type = None if raw is None else raw.get("model_type")
-    if raw is None or file is None or not isinstance(model_type, str) or model_type not in ARCHITECTURES:
-        return None
+def _meaning(content: StoredContent) -> dict[str, Any] | str:
+    """The fields of Mila's config, those that others imply spelled out; or why there is none."""
+    if content.config is None or content.config_file is None:
+        return "no config"
+    if content.kind is ContentKind.ARCHIVE:
+        return "an archive has a config of Mila's own"
     try:
-        config = ARCHITECTURES[model_type].interpret(raw, file, {}).config
-    except MilaError:
-        return None
+        config = meaning_of(content.config_file, content.config)
+    except MilaError as error:
+        return content.words_of(error)
     return {"class": type(config).__name__, **json.loads(config.model_dump_json()), **_implied(config)}
 
 
-def _implied(config: LanguageModelConfig) -> dict[str, int]:
+def _implied(config: PlannedConfig) -> dict[str, int]:
     """Sizes that a config leaves to others."""
     sizes = {
         "hidden_dim": 4 * config.embedding_dim,

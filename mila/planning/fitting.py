@@ -8,7 +8,7 @@ from itertools import combinations
 from mila.models.language_model import DEFAULT_PREFILL_SIZE
 from mila.planning.asking import Questions
 from mila.planning.budget import Budget
-from mila.planning.building import POLICIES
+from mila.planning.building import HALF_PRECISION, POLICIES
 from mila.planning.report import Choices, Limit, Remedy
 from mila.planning.request import Mode, OptimizerKind
 from mila.planning.searching import largest_within
@@ -30,7 +30,6 @@ _CHANGES = {
 }
 #: Of several changes, the one that comes first here is made first, and as far as it goes.
 _ORDER = ("dtype", "quantize", "optimizer", "prefill", "batch", "context")
-_HALF_PRECISION = ("bfloat16", "float16")
 
 
 def limits_of(questions: Questions, choices: Choices, budget: Budget, *, chose_prefill: bool) -> list[Limit]:
@@ -82,6 +81,7 @@ class _Fitting:
             value=value,
             reserved_bytes=self._questions.reserved_bytes(_with(choices, option, value)),
             is_models_limit=option == "context" and value == self._most[option],
+            is_open=option == "batch" and value == MOST_BATCH,  # the search for it ended before it was found
         )
 
     def all_changed(self, choices: Choices, changes: Sequence[str], count: int) -> dict[tuple[str, ...], Choices]:
@@ -184,7 +184,7 @@ def _most_changed(questions: Questions, choices: Choices, change: str) -> Iterat
     if change == "dtype":
         if choices.dtype == "float64":
             yield _with(choices, "dtype", "float32")
-        if choices.dtype not in _HALF_PRECISION:
+        if choices.dtype not in HALF_PRECISION:
             yield _with(choices, "dtype", _half_precision(questions, choices))
     elif change == "quantize":
         yield from (_with(choices, "quantize", policy) for policy in POLICIES if choices.quantize is None)

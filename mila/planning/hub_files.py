@@ -29,6 +29,8 @@ _FILE = re.compile(
     r"(?P<name>[\w.-]{1,96}/[\w.-]{1,96})(@(?P<revision>refs/(pr|convert)/[\w.-]{1,96}|[^\s@/]{1,250}))?"
     r"/(?P<file>[^\s@]{1,500}\.(safetensors|json|gguf))"
 )
+#: What can only be meant as a file, whatever its ending.
+_ANY_FILE = re.compile(r"[\w.-]+/[\w.-]+(@[^\s@/]+)?/(?P<file>[^\s@]+)")
 _LARGEST_INFORMATION, _LARGEST_CONFIG, _LARGEST_INDEX = 16_000_000, 1_000_000, 16_000_000
 #: Of a shard, fewer than a million bytes are read: first what nearly every header fits in, then the rest of it.
 _FIRST_BYTES, _LARGEST_HEADER = 1 << 16, 900_000
@@ -57,6 +59,10 @@ def parse_name(target: str, *, with_file: bool = False) -> HubName:
     name = target.removeprefix(HUB_PREFIX)
     found = (_FILE.fullmatch(name) if with_file else None) or _NAME.fullmatch(name)
     if found is None:
+        unread = _ANY_FILE.fullmatch(name) if with_file else None
+        if unread is not None:
+            expected = "a file whose name ends in .safetensors or .json"
+            raise ConfigurationError(f"{shown(target)}: expected {expected}, got {shown(unread['file'])}")
         forms = "hf://owner/name or hf://owner/name@revision" + (", and /file behind it" if with_file else "")
         raise ConfigurationError(f"{shown(target)}: expected {forms}")
     return HubName(found["name"], found["revision"] or "main", found.groupdict().get("file"))

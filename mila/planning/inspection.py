@@ -21,6 +21,7 @@ from mila.planning.inspection_report import (
     FindingKind,
     InspectionReport,
     TensorRow,
+    counted,
 )
 from mila.planning.loading_check import check_loading
 from mila.planning.opening import open_content
@@ -35,8 +36,8 @@ _MOST_NAMES = 3
 _NARROW = ("float8", "f4", "f6")
 _SCALE_ENDINGS = ("_scale", "_scale_inv", "_scales", ".scale", ".scales")
 _SCALES_OF_MODULES = ("scale", "scales", "scale_weight")
-#: No alignment of a GGUF file is larger.
-_LARGEST_PADDING = 1 << 20
+#: Of GGUF: after every tensor, the last one too, zeros up to a multiple of this many bytes; its reader checks it.
+_ALIGNMENT, _DEFAULT_ALIGNMENT = "general.alignment", 32
 
 
 def inspect(
@@ -56,9 +57,9 @@ def inspect(
             which only headers are read.
         names: tensors to list: a pattern with ``*``, ``?`` and ``[...]``, or a part of the name; aliases count.
         sort: the order of the list: ``file`` (as their bytes are stored), ``name``, or ``bytes``, most first.
-        check: also read every value of the listed tensors, and compare files with their checksums and weights with
-            their config. A few megabytes of memory are taken, whatever the size of the files. Of the hub no values are
-            read, and a note says what was not checked.
+        check: also read every value of the listed tensors, and compare files with their checksums, weights with their
+            config and a config with what Mila has. A few megabytes of memory are taken, whatever the size of the files.
+            Of the hub no values are read, and a note says what was not checked.
         on_progress: called with the bytes that were read, and with those to read.
         on_header: of a model of the hub, called with the headers of weights that were read, and with those to read.
 
@@ -200,13 +201,15 @@ def _lacks_scale(tensor: StoredTensor, content: StoredContent) -> bool:
 
 
 def _unclaimed(content: StoredContent) -> list[Finding]:
-    """Bytes of a GGUF file behind all that its header describes; between tensors there is alignment alone."""
+    """Bytes of a GGUF file behind all that its header describes and the padding of it."""
     (label, size), *_ = content.sizes.items()
+    alignment = int(content.metadata.get(_ALIGNMENT, _DEFAULT_ALIGNMENT))
     end = max((tensor.begin + tensor.nbytes for tensor in content.tensors.values()), default=size)
-    if size - end < _LARGEST_PADDING:
+    more = size - -(-end // alignment) * alignment
+    if more <= 0:
         return []
-    message = f"{label}: {size - end:,} bytes behind the last tensor"
-    return [Finding(kind=FindingKind.UNCLAIMED, message=message, bytes=size - end)]
+    message = f"{label}: {counted(more, 'byte')} behind the last tensor and its padding"
+    return [Finding(kind=FindingKind.UNCLAIMED, message=message, bytes=more)]
 
 
 # ---------------------------------------------------------------------- what values tell
@@ -304,7 +307,7 @@ def _unreadable(selected: list[StoredTensor], scans: dict[str, ValueScan]) -> li
     return [
         Finding(
             kind=FindingKind.NOT_CHECKED,
-            message=f"the values of {len(tensors)} tensors were not looked at: {reason}",
+            message=f"the values of {counted(len(tensors), 'tensor')} were not looked at: {reason}",
             names=[tensor.name for tensor in tensors],
             bytes=sum(tensor.nbytes for tensor in tensors),
         )

@@ -10,6 +10,11 @@ from pydantic import Field
 from mila.planning.report import Document
 
 
+def counted(number: int, noun: str) -> str:
+    """``1 tensor``, ``2,000 tensors``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
 class ContentKind(StrEnum):
     """What was named: a model folder, a ``config.json``, one of the formats, an archive of Mila, a model of the hub."""
 
@@ -28,7 +33,7 @@ class FindingKind(StrEnum):
     Problems: ``non_finite`` (values that are NaN or infinite), ``invalid_boolean`` (truth values other than 0 and 1),
     ``no_scale`` (FP8 or FP4 without the scales that give the bytes a meaning), ``checksum`` (a file of an archive that
     is not the one that was written), ``not_loadable`` (what ``from_pretrained``, ``mila import`` or ``load_model``
-    refuses).
+    refuses; of a config by itself, what ``mila plan`` does).
 
     Notes: ``stored_twice`` (the same bytes under several names), ``unclaimed`` (bytes of a GGUF file that no tensor
     has), ``not_checked`` (what could not be looked at, and why), ``model`` (what loading would say), ``target`` (what
@@ -113,7 +118,7 @@ class InspectionReport(Document):
         aliases: other names of stored tensors: ``{alias: name}``.
         metadata: what the writer noted; arrays of GGUF files are described, not repeated.
         config: the content of ``config.json``, where there is one.
-        checked: whether values were read.
+        checked: whether values were read, where there are any.
         problems: what is wrong.
         notes: what is not wrong, but worth knowing.
     """

@@ -8,14 +8,15 @@ from pathlib import Path
 from typing import Any
 
 from mila.devices import ExecutionContext
-from mila.errors import UnknownArchitectureError
+from mila.errors import CheckpointError, UnknownArchitectureError
 from mila.memory.storage import DType
 from mila.models.hugging_face.architecture import Architecture
 from mila.models.hugging_face.fields import short
 from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
 from mila.models.language_model import LanguageModel, LanguageModelConfig
+from mila.planning.report import TargetKind
 from mila.planning.stored_weights import HeaderTensors, compare, summarize
-from mila.planning.target import Reading, StoredWeights, Target
+from mila.planning.target import PlannedConfig, Reading, StoredWeights, Target
 from mila.planning.text_encoder import text_encoder_target
 from mila.serialization.failures import refusal
 
@@ -75,12 +76,19 @@ def target_of(
     )
 
 
+def meaning_of(file: Path, raw: Mapping[str, Any]) -> PlannedConfig:
+    """What Mila makes of the content of a config by itself; arguments and errors as for :func:`target_of`."""
+    return target_of(Reading(str(file), TargetKind.CONFIG, file.stem), file, raw).config
+
+
 def _architecture(file: Path, raw: Mapping[str, Any]) -> Architecture:
     model_type = raw.get("model_type")
     if isinstance(model_type, str) and model_type in ARCHITECTURES:
         return ARCHITECTURES[model_type]
-    got = "none" if model_type is None else short(model_type)
-    error = refusal(file, expected=f"one of the model types {', '.join((*ARCHITECTURES, *CLIP_MODEL_TYPES))}", got=got)
+    expected = f"one of the model types {', '.join((*ARCHITECTURES, *CLIP_MODEL_TYPES))}"
+    if "model_type" not in raw:  # in the words of every other field
+        raise CheckpointError(f"{file}: missing model_type: expected {expected}")
+    error = refusal(file, expected=expected, got=short(model_type))
     raise UnknownArchitectureError(str(error)) if isinstance(model_type, str) else error
 
 

@@ -15,19 +15,19 @@ from mila.models.gguf_import.architectures import describe_model
 from mila.models.gguf_import.source import GgufSource
 from mila.models.hugging_face.architecture import Architecture
 from mila.models.hugging_face.clip_config import clip_text_folder
-from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES
+from mila.models.hugging_face.folder import ARCHITECTURES, CLIP_MODEL_TYPES, CONFIG_FILE
 from mila.models.hugging_face.names import HEAD, TABLE
 from mila.models.hugging_face.vocabulary import check_vocabulary
 from mila.models.language_model import LanguageModelConfig
 from mila.planning.inspection_report import ContentKind, Finding, FindingKind
-from mila.planning.interpreted import require_plannable
+from mila.planning.interpreted import meaning_of, require_plannable
 from mila.planning.stored_content import StoredContent
 from mila.planning.stored_weights import HeaderTensors, compare
-from mila.planning.targets import HUB_PREFIX
 from mila.planning.text_encoder import compare_text_encoder
 from mila.planning.value_comparison import Side, compare_values, incomparable
 from mila.serialization import FORMAT_DTYPES, SafetensorsFile, TensorEntry
-from mila.serialization.failures import shown
+from mila.serialization.failures import refusal, shown
+from mila.serialization.sharded import INDEX_NAME, SINGLE_FILE_NAME
 from mila.training.saved_model import load_architecture
 
 #: Of an archive.
@@ -46,19 +46,14 @@ def check_loading(content: StoredContent) -> tuple[list[Finding], list[Finding]]
             are left out.
 
     Returns:
-        Problems: what ``from_pretrained``, ``mila import`` or ``load_model`` refuse; and notes: what they would
-        mention. A model that Mila does not have is a note: nothing is wrong with its files.
+        Problems: what ``from_pretrained``, ``mila import`` or ``load_model`` refuse, and of a config by itself what
+        ``mila plan`` does; and notes: what they would mention. A model that Mila does not have is a note: nothing is
+        wrong with its files.
     """
-    check = _CHECKS.get(content.kind)
-    if check is None or not content.tensors:
-        return [], []
     try:
-        return [], [Finding(kind=FindingKind.MODEL, message=note) for note in check(content)]
+        return [], [Finding(kind=FindingKind.MODEL, message=note) for note in _CHECKS[content.kind](content)]
     except MilaError as error:
-        message = " ".join(str(error).split())
-        if content.is_on_hub:  # a path cannot hold the slashes of the prefix
-            message = f"{HUB_PREFIX}{message}"
-        return [Finding(kind=FindingKind.NOT_LOADABLE, message=message)], []
+        return [Finding(kind=FindingKind.NOT_LOADABLE, message=content.words_of(error))], []
 
 
 def header_tensors(content: StoredContent) -> HeaderTensors:
@@ -73,14 +68,33 @@ def header_tensors(content: StoredContent) -> HeaderTensors:
 def _check_folder(content: StoredContent) -> tuple[str, ...]:
     config, file = content.config, content.config_file
     if config is None or file is None:
-        return ()
+        raise refusal(content.place, expected=f"a model folder with {CONFIG_FILE}", got="a folder without")
+    if not content.sizes:
+        _check_config(content)
+        expected = f"weights in either {SINGLE_FILE_NAME} or {INDEX_NAME}"
+        raise refusal(content.place, expected=expected, got="none that could be read")
     model_type = config.get("model_type")
     if model_type in CLIP_MODEL_TYPES:
         return _check_text_encoder(content, config, file)
     if isinstance(model_type, str) and model_type in ARCHITECTURES:
         return _check_language_model(content, ARCHITECTURES[model_type], config, file)
-    known = ", ".join((*ARCHITECTURES, *CLIP_MODEL_TYPES))
-    return (f"names and shapes were not compared: Mila has {known}, the config is of {shown(model_type)}",)
+    return _check_config(content)
+
+
+def _check_config(content: StoredContent) -> tuple[str, ...]:
+    """Whether a config means something to Mila."""
+    if content.config is None or content.config_file is None:
+        return ()
+    try:
+        meaning_of(content.config_file, content.config)
+    except UnknownArchitectureError as error:
+        return (f"held against no model: {content.words_of(error)}",)
+    return ()
+
+
+def _check_file(_: StoredContent) -> tuple[str, ...]:
+    """Weights by themselves: nothing says what they should be."""
+    return (f"held against no model: a file by itself has no {CONFIG_FILE}; name a model folder for that",)
 
 
 def _check_language_model(
@@ -153,6 +167,9 @@ _CHECKS: Mapping[ContentKind, Callable[[StoredContent], tuple[str, ...]]] = Mapp
     {
         ContentKind.FOLDER: _check_folder,
         ContentKind.HUB: _check_folder,
+        ContentKind.CONFIG: _check_config,
+        ContentKind.SAFETENSORS: _check_file,
+        ContentKind.INDEX: _check_file,
         ContentKind.GGUF: _check_gguf,
         ContentKind.ARCHIVE: _check_archive,
     }

@@ -18,6 +18,7 @@ from mila.models.gguf_import.source import GgufSource
 from mila.models.hugging_face.folder import CONFIG_FILE
 from mila.models.hugging_face.weights import open_weights
 from mila.planning.inspection_report import ContentKind
+from mila.planning.name_hints import is_path, model_of_hub, near_presets
 from mila.planning.presets import find_preset
 from mila.planning.report import TargetKind
 from mila.planning.stored_content import Array, OpenFile, StoredContent, StoredTensor, stored_tensor
@@ -68,7 +69,7 @@ def open_content(target: str | Path, on_header: Progress | None = None) -> Store
     if not isinstance(target, str) or not target:
         raise ConfigurationError(f"target: expected the name of a file or a folder, got {shown(target)}")
     if target.startswith(PRESET_PREFIX):
-        raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got a preset, which `mila plan` plans")
+        raise _nothing(target)
     if target.startswith(HUB_PREFIX):
         from mila.planning.hub_content import open_hub  # only where it is asked for
 
@@ -78,8 +79,7 @@ def open_content(target: str | Path, on_header: Progress | None = None) -> Store
     with refusals(path, "could not be opened"):
         is_there = path.exists()
     if not is_there:
-        hint = "" if find_preset(target) is None else "; the preset of that name is for `mila plan`"
-        raise ConfigurationError(f"{shown(target)}: expected a file or a folder, got nothing of that name{hint}")
+        raise _nothing(target)
     if path.name == MANIFEST_NAME and not path.is_dir():
         path = path.parent
     kind = kind_of(path)
@@ -91,6 +91,24 @@ def open_content(target: str | Path, on_header: Progress | None = None) -> Store
         content = _folder(found) if kind is TargetKind.FOLDER else _file(found, kind)
         opened.pop_all()
         return content
+
+
+def _nothing(target: str) -> ConfigurationError:
+    """The error for the name of no file, with what may have been meant."""
+    name = target.removeprefix(PRESET_PREFIX)
+    has_prefix, repository = name != target, model_of_hub(target)
+    near = "" if is_path(name) else near_presets(name)
+    got, hint = "nothing of that name" if not has_prefix else "no preset of that name", ""
+    if find_preset(name) is not None:
+        if has_prefix:
+            got = "a preset, which `mila plan` plans"
+        else:
+            hint = "; the preset of that name is for `mila plan`"
+    elif near:
+        hint = f"; did you mean {near}? Presets are for `mila plan`"
+    elif repository is not None:
+        hint = f"; a model of the hub is {HUB_PREFIX}{repository}"
+    return ConfigurationError(f"{shown(target)}: expected a file or a folder, got {got}{hint}")
 
 
 @dataclass

@@ -14,8 +14,8 @@ from mila.planning.breakdown import fullest_step_of, lines_of, tree_of
 from mila.planning.budget import Budget
 from mila.planning.building import choices_of
 from mila.planning.elsewhere import elsewhere_of
-from mila.planning.fitting import MOST_BATCH, limits_of, remedies_of
-from mila.planning.report import Limit, Outcome, PlanReport, TargetSummary
+from mila.planning.fitting import limits_of, remedies_of
+from mila.planning.report import Outcome, PlanReport, TargetSummary
 from mila.planning.request import PlanRequest
 from mila.planning.target import Target
 from mila.planning.targets import read_target
@@ -52,8 +52,7 @@ def plan(
     is_tight = search and verdict.outcome is Outcome.DOES_NOT_FIT
     limits = []
     if search and budget.size is not None:
-        found = limits_of(questions, choices, budget, chose_prefill=asked.prefill is None)
-        limits = [_with_end(limit) for limit in found]
+        limits = limits_of(questions, choices, budget, chose_prefill=asked.prefill is None)
     return PlanReport(
         target=summary_of(named, root),
         choices=choices,
@@ -70,11 +69,6 @@ def plan(
         remedies=remedies_of(questions, choices, budget) if is_tight else [],
         tree=tree_of(root, memory),
     )
-
-
-def _with_end(limit: Limit) -> Limit:
-    """The limit, with whether the search for it ended before it was found."""
-    return limit.model_copy(update={"is_open": (limit.option, limit.value) == ("batch", MOST_BATCH)})
 
 
 def target_named(target: Target | str | os.PathLike[str]) -> Target:

@@ -11,12 +11,16 @@ _BYTES = re.compile(r"([0-9]{1,60}(?:\.[0-9]{1,9})?) ?([a-z]*)", re.IGNORECASE |
 _COUNT = re.compile(r"([0-9]{1,60})([km]?)", re.IGNORECASE | re.ASCII)
 #: More bytes, and more of anything, than memory could ever hold.
 _MOST = (1 << 63) - 1
+_LETTERS = "kmgtpe"
+_EXPECTED = (
+    "a size such as 12GiB, 24GB or 8589934592 (units: KiB, MiB, GiB, TiB, PiB, EiB; KB, MB, GB, TB, PB, EB of 1000s)"
+)
 #: Decimal and binary units, by their names in small letters.
 _UNITS = {
     "": 1,
     "b": 1,
-    **{f"{letter}b": 1000**power for power, letter in enumerate("kmgt", 1)},
-    **{f"{letter}ib": 1024**power for power, letter in enumerate("kmgt", 1)},
+    **{f"{letter}b": 1000**power for power, letter in enumerate(_LETTERS, 1)},
+    **{f"{letter}ib": 1024**power for power, letter in enumerate(_LETTERS, 1)},
 }
 _FACTORS = {"": 1, "k": 1024, "m": 1024**2}
 _RANGE = ".."
@@ -35,11 +39,14 @@ def parse_bytes(what: str, text: str) -> int:
     match = _BYTES.fullmatch(text.strip())
     if match is None or match[2].lower() not in _UNITS:
         hint = ""
-        if match is not None and len(match[2]) == 1 and match[2] in "kKmMgGtT":
+        if match is not None and len(match[2]) == 1 and match[2].lower() in _LETTERS:
             letter = match[2].upper()
-            hint = f" (write {letter}iB for powers of 1024, {letter}B for powers of 1000)"
-        raise ConfigurationError(f"{what}: expected a size such as 12GiB, 24GB or 8589934592, got {text!r:.60}{hint}")
-    return _at_most(what, int(Decimal(match[1]) * _UNITS[match[2].lower()]), text)
+            hint = f"; write {letter}iB for powers of 1024, {letter}B for powers of 1000"
+        raise ConfigurationError(f"{what}: expected {_EXPECTED}, got {text!r:.60}{hint}")
+    size = int(Decimal(match[1]) * _UNITS[match[2].lower()])
+    if size > _MOST:
+        raise ConfigurationError(f"{what}: expected less than 8EiB, got {text!r:.60}")
+    return size
 
 
 def parse_count(what: str, text: str) -> int:
@@ -52,10 +59,6 @@ def parse_count(what: str, text: str) -> int:
     value = 0 if match is None else int(match[1]) * _FACTORS[match[2].lower()]
     if value < 1:
         raise ConfigurationError(f"{what}: expected a number from 1 on, such as 4096 or 32k, got {text!r:.60}")
-    return _at_most(what, value, text)
-
-
-def _at_most(what: str, value: int, text: str) -> int:
     if value > _MOST:
         raise ConfigurationError(f"{what}: expected at most {_MOST:,}, got {text!r:.60}")
     return value

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from mila.errors import MilaError
 from mila.models.gguf_import.ggml_types import GgmlType
 from mila.planning.inspection_report import ContentKind
 from mila.planning.targets import HUB_PREFIX
@@ -175,6 +176,11 @@ class StoredContent:
     def shown_place(self) -> str:
         """The place as people know it."""
         return f"{HUB_PREFIX}{self.place}" if self.is_on_hub else str(self.place)
+
+    def words_of(self, error: MilaError) -> str:
+        """An error about the files, on one line and with the place as people know it."""
+        message = " ".join(str(error).split())
+        return f"{HUB_PREFIX}{message}" if self.is_on_hub else message  # a path cannot hold the slashes of the prefix
 
     def read_into(self, tensor: StoredTensor, offset: int, target: Array) -> None:
         """Fill an array of bytes with those of a tensor from ``offset`` on.

@@ -18,7 +18,7 @@ from mila.planning.report import TargetKind
 from mila.planning.stored_weights import HeaderTensors
 from mila.planning.target import Reading, StoredWeights, Target
 from mila.serialization import TensorSource, filesystem, open_tensors, read_json_object
-from mila.serialization.failures import refusal, refusals, shown
+from mila.serialization.failures import refusal, refusals, shown, with_hint
 from mila.serialization.sharded import INDEX_NAME, NUMBERED_SHARD, SINGLE_FILE_NAME
 
 INDEX_ENDING = ".index.json"
@@ -84,7 +84,8 @@ def read_folder(reading: Reading, path: Path) -> Target:
         with open_weights(place) as source:
             weights = _headers(source)
     except CheckpointError as error:
-        raise CheckpointError(f"{error}; to plan without the weights name {place / CONFIG_FILE}") from error
+        hint = f"to plan without the weights name {place / CONFIG_FILE}"
+        raise CheckpointError(with_hint(str(error), hint)) from error
     return target_of(reading, place / CONFIG_FILE, raw, weights=weights)
 
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import difflib
 import os
-import re
 from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +10,7 @@ from pathlib import Path
 from mila.core.loading import Progress
 from mila.errors import ConfigurationError
 from mila.models.arguments import check_names, check_truth
+from mila.planning.name_hints import is_path, model_of_hub, near_presets
 from mila.planning.presets import Preset, find_preset, preset_names, read_preset
 from mila.planning.report import TargetKind
 from mila.planning.target import Reading, Target
@@ -21,8 +20,6 @@ from mila.serialization.failures import refusals, shown
 from mila.serialization.paths import checked_path
 
 HUB_PREFIX, PRESET_PREFIX = "hf://", "preset:"
-_FILE_ENDINGS = (".json", ".safetensors", ".gguf", ".bin", ".pt", ".pth")
-_REPOSITORY = re.compile(r"(?:https?://[^/]+/)?(\w[\w.-]*/\w[\w.-]*(@[\w./-]+)?)/?")
 
 
 def read_target(
@@ -81,14 +78,12 @@ def _preset(spec: str, name: str) -> Preset:
     found = find_preset(name)
     if found is not None:
         return found
-    is_path = "/" in spec or os.sep in spec or spec.lower().endswith(_FILE_ENDINGS)
-    if is_path and not spec.startswith(PRESET_PREFIX):
-        repository = _REPOSITORY.fullmatch(spec)
-        hint = f"; a model of the hub is {HUB_PREFIX}{repository[1]}" if repository else ""
+    if is_path(spec) and not spec.startswith(PRESET_PREFIX):
+        repository = model_of_hub(spec)
+        hint = f"; a model of the hub is {HUB_PREFIX}{repository}" if repository else ""
         raise ConfigurationError(f"{spec}: expected a file or a folder, got nothing of that name{hint}")
-    names = preset_names()
-    near = difflib.get_close_matches(name.lower(), names, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(near)}?" if near else f"presets are {', '.join(names)}"
+    near = near_presets(name)
+    hint = f"did you mean {near}?" if near else f"presets are {', '.join(preset_names())}"
     expected = "a preset" if spec.startswith(PRESET_PREFIX) else "a file, a folder, a preset or hf://owner/name"
     raise ConfigurationError(f"{shown(spec)}: expected {expected}, got nothing of that name; {hint}")
 

@@ -25,6 +25,7 @@ class ValueComparison:
         differing: how many values differ; NaN equals NaN, and zero its negative.
         beyond_tolerance: how many of them by more than was allowed.
         nan_in_one: how many are NaN on one side alone.
+        infinite: how many of those that differ are NaN on no side, and infinite on one or, with another sign, on both.
         largest_absolute: the largest difference of two finite values.
         largest_relative: the largest such difference divided by the larger magnitude of the two.
     """
@@ -34,6 +35,7 @@ class ValueComparison:
     differing: int = 0
     beyond_tolerance: int = 0
     nan_in_one: int = 0
+    infinite: int = 0
     largest_absolute: float | None = None
     largest_relative: float | None = None
 
@@ -145,6 +147,7 @@ def _count_values(found: ValueComparison, a: Array, b: Array, tolerance: float) 
     a, b = a[differs], b[differs]
     if is_nan is not None:
         both_finite = np.isfinite(a) & np.isfinite(b)
+        found.infinite += int(np.count_nonzero(~(both_finite | np.isnan(a) | np.isnan(b))))
         a, b = a[both_finite], b[both_finite]
     if not a.size:
         found.beyond_tolerance += count

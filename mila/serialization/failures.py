@@ -40,8 +40,13 @@ def refusal(
 ) -> CheckpointError:
     """Return the one-line error for something in `path` that is not as it has to be."""
     place = f"{path}: " if tensor is None else f"{path}: tensor {shown(tensor)}: "
-    advice = "" if hint is None else f"; {hint}"
-    return CheckpointError(f"{place}expected {expected}, got {got}{advice}")
+    message = f"{place}expected {expected}, got {got}"
+    return CheckpointError(message if hint is None else with_hint(message, hint))
+
+
+def with_hint(message: str, hint: str) -> str:
+    """Return a message and what may help; one that asks something already is a sentence that has ended."""
+    return f"{message} {hint[:1].upper()}{hint[1:]}" if message.endswith("?") else f"{message}; {hint}"
 
 
 def operating_system_refusal(path: Path | str, action: str, error: OSError) -> CheckpointError:

@@ -77,7 +77,7 @@ def parse_json_object(data: bytes, path: Path | str, *, what: str, longest_integ
     except _RefusedTextError as error:
         raise refusal(path, expected=f"a {what} of strict JSON", got=str(error)) from None
     except json.JSONDecodeError as error:
-        got = f"{error.msg.removesuffix(' at')} at character {error.pos}"
+        got = f"text that is not JSON: {error.msg.removesuffix(' at')} at character {error.pos}"
         raise refusal(path, expected=f"a {what} of valid JSON", got=got) from None
     except RecursionError:
         raise refusal(path, expected=f"a {what} of flat JSON", got="nesting too deep to follow") from None

@@ -14,11 +14,13 @@ import pytest
 from pydantic import ValidationError
 
 from mila.cli.inspect_text import printable
+from mila.errors import CheckpointError
 from mila.planning import ComparisonReport, InspectionReport, compare, inspect
 from mila.planning.inspection_report import FindingKind, Refusal
 from mila.planning.inspection_schema import read_document, schema_text
 from tests.cli.commands import mila_here
 from tests.cli.terminal import Terminal
+from tests.gguf.gguf_bytes import Raw, gguf_bytes
 from tests.models.folder_cases import GOLDEN
 from tests.planning.stored_files import golden_folder, random_array, write, write_raw
 
@@ -76,6 +78,40 @@ def test_exit_codes_say_what_happened(tmp_path: Path) -> None:
     assert "is the download complete?" in result.stderr
     for wrong in (("nothing",), (bad, "--sort", "size"), (bad, "--names", "")):
         assert mila_here("inspect", *wrong).exit_code == 2
+
+
+def test_nothing_is_said_of_values_that_nobody_read(tmp_path: Path) -> None:
+    config = GOLDEN / "gpt2_tied" / "config.json"
+    empty = write(tmp_path / "empty.safetensors", {})
+    one = write(tmp_path / "one.safetensors", {"w": np.ones(2)})
+    for arguments in ((config,), (empty,), (one, "--names", "zz")):
+        result = mila_here("inspect", *arguments, "--check")
+        assert result.exit_code == 0
+        assert result.stdout.endswith("No problems; there were no values to read.\n")
+
+
+def test_blocks_that_cannot_be_read_are_not_said_to_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*arguments: object) -> None:
+        raise CheckpointError("no package")
+
+    monkeypatch.setattr("mila.planning.value_scan.check_readable", refuse)
+    packed = tmp_path / "packed.gguf"
+    packed.write_bytes(gguf_bytes({}, {"w": Raw(2, (1, 32), bytes(18))}))
+    text = mila_here("inspect", packed, "--check").stdout
+    assert "the values of 1 tensor were not looked at: no package" in text
+    assert text.endswith("No problems in what was read.\n")
+
+
+def test_a_config_that_is_refused_is_exit_code_1(tmp_path: Path) -> None:
+    for name, config in (("negative", {"model_type": "llama", "hidden_size": -1}), ("nothing", {})):
+        file = tmp_path / f"{name}.json"
+        file.write_text(json.dumps(config))
+        result = mila_here("inspect", file, "--check")
+        assert (result.exit_code, result.stdout.endswith("1 problem.\n")) == (1, True)
+        assert mila_here("inspect", file).exit_code == 0
+        code, report = document("inspect", file, "--check")
+        assert isinstance(report, InspectionReport)
+        assert (code, [each.kind for each in report.problems]) == (1, [FindingKind.NOT_LOADABLE])
 
 
 def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
@@ -170,6 +206,15 @@ def test_exit_codes_of_a_comparison_are_those_of_diff(tmp_path: Path) -> None:
         assert result.exit_code == code, (other, options)
         assert result.stderr.count("\n") == (code == 2)
     assert "The same (values not compared)." in mila_here("compare", a, c, "--no-values").stdout
+
+
+def test_values_without_a_measure_are_counted(tmp_path: Path) -> None:
+    a = write(tmp_path / "a.safetensors", {"w": np.array([1, np.inf, np.nan])})
+    b = write(tmp_path / "b.safetensors", {"w": np.array([-np.inf, -np.inf, 1])})
+    text = mila_here("compare", a, b).stdout
+    words = "w: 3 of 3 elements differ; 1 NaN on one side alone; 2 infinite on one side alone or with another sign"
+    assert words in text
+    assert f"A: {a} (safetensors file, 1 tensor, 24 bytes)" in text
 
 
 def test_configs_are_compared(tmp_path: Path) -> None:

@@ -8,6 +8,10 @@ import sys
 import pytest
 
 import mila
+from mila.planning import Failure
+from mila.planning.inspection_report import Refusal
+from mila.planning.inspection_schema import read_document as read_answer
+from mila.planning.schema import read_document
 from tests.cli.commands import environment, mila_here, mila_process
 
 COMMANDS = (
@@ -97,9 +101,10 @@ INTERRUPTED = """
 import os, signal, sys
 
 def interrupt(event, arguments):
-    if event == "import" and arguments[0] == sys.argv[1]:
+    if event == "import" and arguments[0] == module:
         os.kill(os.getpid(), signal.SIGINT)
 
+module = sys.argv.pop(1)
 sys.addaudithook(interrupt)
 from mila.cli.main import main
 main()
@@ -109,10 +114,24 @@ print("went on")
 
 @pytest.mark.parametrize("module", ["numpy", "typer", "mila.cli.train", "mila.models"])
 def test_ctrl_c_while_modules_are_loaded_ends_it(module: str) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", INTERRUPTED, module], env=environment(), capture_output=True, text=True, check=False
-    )
+    done = interrupted(module)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def interrupted(module: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """A command that Ctrl-C meets while it loads a module."""
+    command = [sys.executable, "-c", INTERRUPTED, module, *arguments]
+    return subprocess.run(command, env=environment(), capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("arguments", [("plan", "gpt2"), ("plan",), ("inspect", "a"), ("compare", "a", "b")])
+def test_ctrl_c_while_modules_are_loaded_is_a_document_with_json(arguments: tuple[str, ...]) -> None:
+    done = interrupted("numpy", *arguments, "--json")
+    assert (done.returncode, done.stderr) == (130, "")
+    read = read_document if arguments[0] == "plan" else read_answer
+    refusal = read(done.stdout)
+    assert isinstance(refusal, Failure | Refusal)
+    assert (refusal.message, refusal.exit_code) == ("interrupted", 130)
 
 
 @pytest.mark.parametrize("command", ["--version", "--help", *COMMANDS])

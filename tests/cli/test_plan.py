@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from mila.cli.plan_report_text import report_text
 from mila.memory import format_bytes
 from mila.planning import PlanReport, PlanRequest, SweepReport, plan
 from mila.planning.fitting import MOST_BATCH
 from mila.planning.presets import preset_names
 from mila.planning.presets_report import PresetsReport
+from mila.planning.report import Limit
 from mila.planning.sweep import sweep
 from tests.cli.commands import mila_here, mila_process
 from tests.cli.plan_documents import FIXED, document
@@ -123,16 +125,27 @@ def test_a_sweep_without_a_budget_says_that_it_cannot_tell() -> None:
 
 def test_the_tree_has_every_component_and_repeated_ones_once() -> None:
     result = mila_here("plan", "gpt2", "--tree", *FIXED)
-    rows = part(result.stdout, "component").splitlines()[2:]
-    report = plan("gpt2", PlanRequest(), search=False)
-    names = [row.split()[0] for row in rows]
-    assert names[0] == "model"
-    blocks = [row.split() for row in rows if row.split()[0].startswith("block_")]
-    assert len(blocks) <= 3
-    assert sum(int(row[2].strip(")")) if row[1] == "(x" else 1 for row in blocks) == 12
-    root = report.tree[0]
-    assert numbers(rows[0]) == [root.parameter_bytes + root.state_bytes, root.fullest_bytes]
+    _, _, *rows = part(result.stdout, "By component").split("\ncomponent ")[1].splitlines()
+    tree = plan("gpt2", PlanRequest(), search=False).tree
+    root, *below = tree
+    blocks = [row for row in below if row.path.count(".") == 1 and ".block_" in row.path]
+    persistent = [row.parameter_bytes + row.state_bytes for row in (root, *blocks)]
+    fullest = sum(row.fullest_bytes for row in blocks)
+    assert numbers(rows[0]) == [persistent[0], root.fullest_bytes]
+    (of_blocks,) = (row for row in rows if row.startswith("  block_"))
+    assert of_blocks.startswith("  block_0 … block_11 (x 12)  ")
+    assert len(set(persistent[1:])) == 1
+    assert numbers(of_blocks) == [sum(persistent[1:]), persistent[1], fullest]
+    children = [row for row in rows if row.startswith("  ") and not row.startswith("   ")]
+    assert sum(numbers(row)[0] for row in children if numbers(row)) == persistent[0]
+    assert sum(numbers(row)[-1] for row in children if len(numbers(row)) > 1) == root.fullest_bytes
     assert "component " not in mila_here("plan", "gpt2", *FIXED).stdout
+
+
+def test_of_components_that_repeat_and_differ_no_size_of_each_is_said() -> None:
+    result = mila_here("plan", "llama-3.2-1b", "--tree", "--no-search", *FIXED)
+    assert re.search(r"\n    rope \(x 16\) +Rope +33,554,432 +differ +0\n", result.stdout)
+    assert re.search(r"\n  block_0 … block_15 \(x 16\) +LlamaBlock +[\d,]+ +differ +[\d,]+\n", result.stdout)
 
 
 def test_a_sweep_is_a_table() -> None:
@@ -160,6 +173,33 @@ def test_the_columns_of_limits_stay_apart() -> None:
     result = mila_here("plan", "gpt2", "--context", "8", "--budget", "8388607TiB")
     rows = [row.split() for row in part(result.stdout, "The largest that fits").splitlines()[1:]]
     assert [row[:2] for row in rows] == [["context", "1,024"], ["batch", "no"]]
+
+
+@pytest.mark.parametrize("size", [1, 1023, 1_025_024, 1_048_570, 999 << 20, 1023 << 40, 2**53 - 1, 2**62])
+def test_columns_stay_apart_whatever_the_sizes(size: int) -> None:
+    """1,025,024 bytes are 1,001.00 KiB: five characters more than 1.00 MiB."""
+    report = plan("gpt2", PlanRequest(budget=size), search=False)
+    lines = [line.model_copy(update={"bytes": size}) for line in report.lines]
+    step = report.fullest_step.model_copy(update={"lines": lines, "bytes": len(lines) * size})
+    others = [each.model_copy(update={"bytes": size}) for each in report.elsewhere]
+    limits = [
+        Limit(option=name, value=size, reserved_bytes=size, is_models_limit=True) for name in ("context", "batch")
+    ]
+    changes = {"lines": lines, "reserved_bytes": len(lines) * size, "fullest_step": step, "elsewhere": others}
+    text = report_text(report.model_copy(update={**changes, "limits": limits}), tree=True)
+    cell = f"{size:,}"
+    rows = [row for row in text.splitlines() if f"  {cell} " in row]
+    assert len(rows) == 2 * len(lines) + len(others) + len(limits)
+    for row in rows:
+        label, found, *rest = re.split(" {2,}", row)
+        assert (found, label.replace(",", "").replace("/", "").replace(" ", "").isalpha()) == (cell, True)
+        assert rest[0] in (format_bytes(size), f"{cell} bytes reserved")
+
+
+def test_small_budgets_are_said_once() -> None:
+    for size, words in ((0, "0 bytes"), (1, "1 byte"), (1023, "1023 bytes"), (1024, "1,024 bytes (1.00 KiB)")):
+        text = " ".join(mila_here("plan", "gpt2", "--no-search", "--budget", str(size)).stdout.split())
+        assert f", of {words} as asked; " in text
 
 
 def test_a_batch_without_a_limit_is_called_one(tmp_path: Path) -> None:
@@ -244,14 +284,14 @@ def test_json_is_what_python_returns() -> None:
 
 
 def test_names_are_shown_and_not_obeyed(tmp_path: Path) -> None:
-    """In pipes too: ``less -R`` and ``cat`` obey what comes out of them."""
-    folder = tmp_path / "\x1b[2Jmodel\u202e"
+    """In pipes too: ``less -R`` and ``cat`` obey what comes out of them. A line break is no space."""
+    folder = tmp_path / "\x1b[2Jmo\nd\u2028el\u202e"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(random_config(Random(1), "gpt2")))
     for options in ((), ("--tree",), ("--sweep", "batch=1,2")):
         result = mila_here("plan", folder, "--no-search", *options, *FIXED)
         assert result.exit_code == 0
-        assert result.stdout.startswith("\\x1b[2Jmodel\\u202e: ")
+        assert result.stdout.startswith("\\x1b[2Jmo\\x0ad\\u2028el\\u202e: ")
         assert all(character.isprintable() or character == "\n" for character in result.stdout)
 
 

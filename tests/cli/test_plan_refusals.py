@@ -34,6 +34,8 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("gpt2", "--device", "tpu"), 2, "mila: --device: expected 'cpu' or 'cuda:<index>', got 'tpu'"),
     (("gpt2", "--device", "cuda:0", "--dtype", "float64"), 2, "not float64"),
     (("gpt2", "--budget", "12G"), 2, "--budget: expected a size such as 12GiB"),
+    (("gpt2", "--budget", "1ZiB"), 2, "(units: KiB, MiB, GiB, TiB, PiB, EiB; KB, MB, GB, TB, PB, EB of 1000s)"),
+    (("gpt2", "--budget", "8EiB"), 2, "--budget: expected less than 8EiB, got '8EiB'"),
     (("gpt2", "--sweep", "depth=1"), 2, "--sweep: expected option=values with one of context, batch"),
     (("gpt2", "--sweep", "context"), 2, "--sweep: expected option=values"),
     (("gpt2", "--sweep", "context=9..3"), 2, "--sweep context: expected a range from less to more, got '9..3'"),
@@ -43,6 +45,8 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
     (("gpt2", "--dtype", "float32,"), 2, "--dtype: expected names by commas"),
     (("gpt2", "--sweep", "context=2k,4k"), 2, "none of 2 combinations can be built"),
     (("gpt2", "--html", "page.txt"), 2, "expected a file that ends in .html"),
+    (("gpt2", "--html", ""), 2, "--html: expected the name of a file, got ''"),
+    (("gpt2", "--plot", ""), 2, "--plot: expected the name of a file, got ''"),
     (("gpt2", "--plot", "picture.txt"), 2, "expected a file that ends in .png"),
     (("gpt2", "--batch", "9" * 17), 3, "more than any memory addresses"),
     (
@@ -50,7 +54,7 @@ WRONG: list[tuple[tuple[str, ...], int, str]] = [
         2,
         "--batch: expected at most 9,223,372,036,854,775,807, got '99999999999999999999'",
     ),
-    (("gpt2", "--budget", "8388608TiB"), 2, "--budget: expected at most 9,223,372,036,854,775,807, got '8388608TiB'"),
+    (("gpt2", "--budget", "8388608TiB"), 2, "--budget: expected less than 8EiB, got '8388608TiB'"),
     (("gpt2", "--dtype", ""), 2, "--dtype: expected a name, got ''"),
     (("gpt2", "--quantize", " "), 2, "--quantize: expected a name, got ' '"),
     (("gpt2", "--sweep", "context=8,16", "--tree"), 2, "--tree: is for one plan, got --sweep too"),
@@ -86,6 +90,22 @@ def test_of_wrong_usage_the_target_is_no_value_of_an_option() -> None:
     code, found = document("--context", "32k", "--tree", "gpt2", "--nonsense")
     assert isinstance(found, Failure)
     assert (code, found.target) == (2, "gpt2")
+
+
+def test_long_names_are_shortened_in_the_middle() -> None:
+    for name in ("x" * 5000, f"{'y' * 100}/{'z' * 5000}.gguf", f"hf://a/{'b' * 5000}"):
+        result = mila_here("plan", name)
+        assert (result.exit_code in (1, 2), len(result.stderr) < 600) == (True, True)
+        found = document(name)[1]
+        assert isinstance(found, Failure)
+        assert (found.target, f"mila: {found.message}\n") == (name, result.stderr)
+
+
+def test_what_asks_something_ends_before_what_may_help(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(random_config(Random(1), "gpt2")))
+    (tmp_path / "model.safetensors").write_bytes(b"\xff" * 7)
+    said = mila_here("plan", tmp_path).stderr
+    assert said.endswith(f"is the download complete? To plan without the weights name {tmp_path / 'config.json'}\n")
 
 
 @pytest.mark.parametrize("content", ['{"model_type": "gpt2"', "[]", '{"model_type": "gpt2"}'])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from mila.components import (
     TokenEmbeddingConfig,
 )
 from mila.core import BuildContext, Component
+from mila.core.context import LeafContext, Overwrite
 from mila.errors import ConfigurationError, LifecycleError, ShapeError
 from mila.models import GptConfig, GptTransformer
 from tests.core.parts import INFERENCE, SMALL_GPT, TRAINING, chain, drawn, gpt, inference, llama, training
@@ -264,3 +266,11 @@ def test_inference_gives_the_last_logits_unless_all_are_asked_for(make: Any) -> 
     assert np.allclose(last.forward(ids), expected[:, -1:], rtol=1e-5, atol=1e-6)
     assert np.allclose(everything.forward(ids), expected, rtol=1e-5, atol=1e-6)
     assert SMALL_GPT.vocab_size == 11
+
+
+def test_what_a_graph_allows_changes_nothing_else() -> None:
+    """Every field is given a value of its own, so that one which is forgotten, or comes later, is noticed."""
+    values: dict[str, Any] = {field.name: object() for field in fields(LeafContext)}
+    context = LeafContext(**values)
+    allowed = context.allowing((Overwrite.FORWARD,), (True,))
+    assert allowed == replace(context, overwritable=(Overwrite.FORWARD,), gradient_overwritable=(True,))

@@ -321,7 +321,8 @@ def test_calls_of_a_real_run_are_larger_than_any_cache_and_take_few_launches(dty
         call = build(arrays)
         before = bench.device.launches
         call.run()
-        assert 1 <= bench.device.launches - before <= 5, call.what  # the most for tables: ids are sorted first
+        most = 5 if "embedding_backward" in call.what else 3  # ids are sorted first
+        assert 1 <= bench.device.launches - before <= most, call.what
         assert call.moved_bytes >= 64 << 20, call.what
         names.append(call.what)
     assert len({*names}) == len(names)

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from mila.kernels.cpu.table import CpuKernels
+from mila.kernels.cuda import head_norm, normalization
 from mila.kernels.cuda.family import BFLOAT16, FLOAT32
 from mila.kernels.cuda.table import CudaKernels
 from tests.cuda.attention_cases import ATTENTION_CASES
@@ -52,6 +53,8 @@ HEADS = tuple(case for case in PLAIN if case.name.startswith("head_norm"))
 HELD_COLUMNS = (8, 255, 256, 257, 516, 1_001, 4_095, 4_096, 4_097, 4_100)
 #: Elements of heads that one lane holds, and two and more; and of heads that are too wide to be held by a warp.
 HELD_ELEMENTS = (1, 8, 9, 16, 24, 40, 64, 65, 96, 255, 256, 257, 264)
+#: Backward passes whose blocks work on several rows or heads at a time, and go on with the next.
+HELD = tuple(case for case in (*SUMMED, *HEADS) if "backward" in case.name)
 
 #: A bound kernel keeps the arrays that it was bound to.
 MOVABLE = tuple(case for case in (*PLAIN, *ATTENTION) if case.name != "head_norm_bound")
@@ -128,6 +131,18 @@ def test_turns_of_warps_that_share_rows_do_not_meet(case: Case, cuda: CudaDevice
 def test_heads_are_shared_by_as_many_lanes_as_hold_them(case: Case, dtype: str, cuda: CudaDevice) -> None:
     for elements in HELD_ELEMENTS:
         assert_right(case, run_of(case, OnDevice(cuda), dtype, (23, elements)), dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("case", HELD, ids=lambda case: case.name)
+def test_blocks_go_on_with_more_rows_than_they_hold(
+    case: Case, dtype: str, cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As many rows or heads at a time as there are teams of warps or lanes, and the last time fewer."""
+    for family in (head_norm, normalization):
+        monkeypatch.setattr(family, "_LEAST_ROWS", 250)  # all are one chunk
+    for columns in (7, 8, 96, 255, 256):
+        assert_right(case, run_of(case, OnDevice(cuda), dtype, (203, columns)), dtype)
 
 
 @pytest.mark.parametrize("case", MOVABLE, ids=lambda case: case.name)

@@ -1,4 +1,4 @@
-"""Gradients of token tables: equal ids in row order to the bit, however many rows and ids there are."""
+"""Gradients of tables: rows of one id, or at one position, in their order to the bit, however many there are."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from mila.kernels.cpu.table import CpuKernels
-from mila.kernels.cuda import embedding
+from mila.kernels.cuda import embedding, family
 from mila.kernels.cuda.family import BFLOAT16, BLOCK, FLOAT16, FLOAT32
 from tests.cuda.on_device import OnDevice
 from tests.cuda.test_kernels import CHECKED, FAST
@@ -114,8 +114,10 @@ def test_one_id_may_be_all(way: Run, cuda: CudaDevice) -> None:
 
 
 @pytest.mark.usefixtures("few_blocks")
-def test_passes_over_keys_and_rows_do_not_meet(cuda: CudaDevice) -> None:
-    """Every access is checked, in blocks that sort, merge and add up more than once."""
+def test_passes_over_keys_and_rows_do_not_meet(cuda: CudaDevice, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every access is checked, in a block that sorts, merges and adds up more than once."""
+    monkeypatch.setattr(cuda, "multiprocessor_count", 1)
+    monkeypatch.setattr(family, "_BLOCKS_PER_MULTIPROCESSOR", 1)
     ids = np.concatenate([drawn(2 * BLOCK + 9, 150), np.full(70, 149, np.int32), np.full(40, 3, np.int32)])
     with use(CHECKED):
         for columns, dtype in ((5, FLOAT32), (72, BFLOAT16)):
@@ -141,3 +143,21 @@ def test_ids_of_very_large_tables_are_sorted_by_all_their_bits(cuda: CudaDevice)
     keys = kernels._sorted_keys(cuda.to_device(ids), 3, FLOAT32, workspace)
     order = np.argsort(ids, kind="stable")
     assert cuda.download(keys).tolist() == [(int(ids[row]) << 3) + int(row) for row in order]
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("accumulate", [False, True])
+def test_any_number_of_rows_at_one_position_is_added_up_in_order(
+    accumulate: bool, dtype: Any, cuda: CudaDevice
+) -> None:
+    """Around as many as are under way together, at equal starts and at others; by vectors, and one by one."""
+    kernels, random = cast(CpuKernels, OnDevice(cuda)), np.random.default_rng(0)
+    for batch in (1, 3, 4, 5, 8, 9):
+        for columns in (3, 16):
+            for starts in ([2] * batch, random.integers(0, 6, batch).tolist()):
+                dy = random.standard_normal((batch, 2, columns)).astype(dtype)
+                dtable = random.standard_normal((9, columns)).astype(dtype)
+                ids = np.array([[start, start + 1] for start in starts]).reshape(-1)
+                wanted = summed(dtable, dy.reshape(-1, columns), ids, 1.0, accumulate)
+                kernels.position_backward(dtable, dy, starts, accumulate)
+                assert dtable.tobytes() == wanted.tobytes()

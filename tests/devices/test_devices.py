@@ -109,7 +109,7 @@ def test_an_allocation_has_the_size_that_was_asked_for() -> None:
     assert (block.dtype.name, block.nbytes) == ("uint8", 1000)
 
 
-def test_bytes_in_use_are_counted_where_a_pool_gives_them() -> None:
+def test_bytes_in_use_are_not_known_where_no_pool_gives_them() -> None:
     for context in (ExecutionContext("cpu"), ExecutionContext.to_plan_with("cuda:0")):
         assert context.device.used_bytes() is None
 

@@ -20,6 +20,7 @@ from mila.models.gguf_import.importing import half_split, row_tiles
 from mila.models.gguf_import.placements import Placement
 from mila.models.gguf_import.rotary import llama3_factors
 from mila.models.gguf_import.source import GgufSource
+from mila.planning import read_target
 from mila.serialization import open_tensors
 from tests.gguf.gguf_bytes import Array, Raw, gguf_bytes, random_array
 from tests.gguf.tiny_models import LAYERS, QWEN3_D, C, D, F, H, K, Parts, V, file_bytes, gpt2_model, rotary_model
@@ -168,6 +169,7 @@ def test_a_weight_beyond_float16_is_refused_and_another_dtype_too(tmp_path: Path
 
 
 OPTIONAL = (
+    "rope.freq_base",
     *("bos_token_id", "eos_token_id", "eot_token_id", "add_bos_token", "chat_template"),
     # The specification says what holds without these; here it is something else, and the shapes disagree.
     *("head_count_kv", "key_length", "value_length"),
@@ -181,6 +183,18 @@ def test_a_missing_key_is_named(tmp_path: Path, architecture: str) -> None:
         if not key.endswith(OPTIONAL) and key != "qwen3.rope.dimension_count":
             rest = {name: value for name, value in metadata.items() if name != key}
             refused((rest, tensors), tmp_path, rf"metadata {key}")
+
+
+@pytest.mark.parametrize("architecture", ["llama", "qwen3"])
+def test_without_a_base_of_the_rotary_frequencies_it_is_that_of_llama_cpp(tmp_path: Path, architecture: str) -> None:
+    metadata, tensors = rotary_model(architecture)
+    del metadata[f"{architecture}.rope.freq_base"]
+    (tmp_path / "model.gguf").write_bytes(file_bytes((metadata, tensors)))
+    report = import_gguf(tmp_path / "model.gguf", tmp_path / "out")
+    assert json.loads((tmp_path / "out" / "config.json").read_text())["rope_theta"] == 10000
+    note = f"there is no {architecture}.rope.freq_base: taken as 10000, as llama.cpp does"
+    assert note in report.notes
+    assert note in read_target(tmp_path / "model.gguf").notes
 
 
 CHANGES: dict[str, tuple[dict[str, Any], str]] = {

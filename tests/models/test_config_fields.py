@@ -103,7 +103,7 @@ def test_the_theta_from_before_there_was_one_is_told(tmp_path: Path) -> None:
 
 REFUSED: list[tuple[Fields, Fields, str]] = [
     (GPT2, {"model_type": "gpt_neox"}, "expected one of the model types gpt2, llama, mistral, qwen2, qwen3, got 'gpt"),
-    (GPT2, {"model_type": REMOVED}, "got None"),
+    (GPT2, {"model_type": REMOVED}, "missing model_type: expected one of"),
     (GPT2, {"n_embd": REMOVED}, "missing n_embd: expected an integer"),
     (GPT2, {"layer_norm_epsilon": REMOVED}, "missing layer_norm_epsilon"),
     (GPT2, {"n_head": 12.0}, "n_head: expected an integer, got 12.0"),

@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+import traceback
 from pathlib import Path
 
 from mila.devices import ExecutionContext
@@ -51,6 +52,8 @@ def print_in_a_new_process(target: Target, request: PlanRequest) -> None:
         growth(SMALL, PlanRequest(mode=request.mode))  # maps the parts of libraries that every build uses
         print(*growth(target, request), target.config, request, flush=True)
         status = 0
+    except Exception:
+        traceback.print_exc()  # nobody else would: the process ends here
     finally:
         os._exit(status)
 

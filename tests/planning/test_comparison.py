@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import tracemalloc
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from mila.planning.comparison_report import TensorComparison, TensorOutcome
 from mila.planning.stored_content import TILE_BYTES
 from mila.serialization import save_tensors
 from tests.gguf.gguf_bytes import Raw, gguf_bytes
+from tests.models.clip_cases import CLIP_GOLDEN
 from tests.models.folder_cases import GOLDEN
 from tests.planning.stored_files import BFLOAT16, CHANGES, change_config, golden_folder, random_array, write, write_raw
 from tests.serialization.safetensors_bytes import entry, file_bytes
@@ -99,9 +101,24 @@ def test_nan_equals_nan_and_infinities_are_themselves(tmp_path: Path) -> None:
     row = only(compared(tmp_path, {"w": a}, {"w": b}))
     assert row.values is not None
     assert (row.values.differing, row.values.nan_in_one, row.values.beyond_tolerance) == (2, 1, 2)
+    assert row.values.infinite == 1
     assert (row.values.largest_absolute, row.values.largest_relative) == (None, None)
     row = only(report := compared(tmp_path, {"w": a[[0, 5]]}, {"w": b[[0, 5]]}))
     assert (row.outcome, report.same) == (TensorOutcome.SAME_VALUES, True)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.complex64])
+def test_every_value_that_differs_is_measured_or_counted(tmp_path: Path, dtype: Any) -> None:
+    """Finite ones are measured; counted are NaN on one side, and without NaN infinity on one side or of both signs."""
+    special = np.array([0, 1, np.inf, -np.inf, np.nan], dtype)
+    a, b = (each.ravel() for each in np.meshgrid(special, special))
+    row = only(compared(tmp_path, {"w": a}, {"w": b}))
+    assert row.values is not None
+    assert (row.values.differing, row.values.nan_in_one, row.values.infinite) == (20, 8, 10)
+    assert (row.values.largest_absolute, row.values.largest_relative) == (1.0, 1.0)
+    row = only(compared(tmp_path, {"w": special[[2]]}, {"w": special[[1]]}, tolerance=1e9))
+    assert row.values is not None
+    assert (row.outcome, row.values.infinite) == (TensorOutcome.DIFFERENT, 1)
 
 
 @pytest.mark.parametrize(("tolerance", "beyond"), [(0.0, 3), (0.25, 1), (1.0, 0)])
@@ -247,6 +264,49 @@ def test_configs_that_mila_does_not_have_are_compared_field_by_field(tmp_path: P
     report = compare(tmp_path / "a.json", tmp_path / "b.json")
     assert (report.same, report.effective_config) == (False, None)
     assert [(each.field, each.a, each.b) for each in report.config] == [("x.y", "1", "2")]
+    assert [note.partition(": ")[0][-4:] for note in report.notes] == ["of A", "of B"]
+    assert compare(tmp_path / "a.json", tmp_path / "a.json").notes == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"hidden_size": -1}, "hidden_size"),
+        ({"model_type": "bert"}, "expected one of the model types .*, got 'bert'"),
+        ({"model_type": ...}, "model_type.*expected one of the model types"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+    ],
+)
+def test_a_side_whose_config_is_not_understood_is_told(tmp_path: Path, fields: dict[str, Any], reason: str) -> None:
+    a = golden_folder("llama_grouped", tmp_path)
+    b = Path(shutil.copytree(a, tmp_path / "other"))
+    change_config(b, **fields)
+    for sides, letter in (((a, b), "B"), ((b, a), "A")):
+        for first, second in (sides, [each / "config.json" for each in sides]):
+            report = compare(first, second)
+            (note,) = report.notes
+            file = re.escape(str(b / "config.json"))
+            said = rf"^what the configs mean to Mila was not compared, because of {letter}: {file}: .*{reason}"
+            assert re.match(said, note), note
+            assert (report.same, report.effective_config) == (False, None)
+
+
+def test_configs_of_text_encoders_are_compared_in_what_they_mean(tmp_path: Path) -> None:
+    raw = json.loads((CLIP_GOLDEN / "projected" / "config.json").read_text())
+    for name, eps in (("a", 1e-5), ("b", 1e-4)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(raw | {"layer_norm_eps": eps}))
+    report = compare(tmp_path / "a.json", tmp_path / "b.json")
+    assert [(each.field, each.a, each.b) for each in report.effective_config or []] == [
+        ("norm_epsilon", "1e-05", "0.0001")
+    ]
+
+
+def test_only_configs_are_compared_where_one_side_is_a_config() -> None:
+    folder = GOLDEN / "gpt2_tied"
+    for sides in ((folder, folder / "config.json"), (folder / "config.json", folder)):
+        report = compare(*sides)
+        assert (report.same, report.metadata, report.counts) == (True, [], {})
+        assert report.notes == ["only the configs were compared: one side is a config"]
 
 
 # ---------------------------------------------------------------------- what is refused

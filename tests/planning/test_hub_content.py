@@ -106,13 +106,17 @@ def test_what_headers_tell_is_checked(hub: Hub) -> None:
 
 def test_a_model_without_a_config_and_one_without_weights_are_shown(hub: Hub) -> None:
     (hub.folders["tests/single"] / "config.json").unlink()
-    report = inspect("hf://tests/single")
+    report = inspect("hf://tests/single", check=True)
     assert (report.config, report.stored_tensors) == (None, 28)
+    words = "hf://tests/single: expected a model folder with config.json, got a folder without"
+    assert [(each.kind, each.message) for each in report.problems] == [(FindingKind.NOT_LOADABLE, words)]
+    assert inspect("hf://tests/single").problems == []
     for file in hub.folders["tests/sharded"].glob("model*"):
         file.unlink()
     report = inspect("hf://tests/sharded", check=True)
     assert (report.tensors, report.checked) == ([], True)
     assert only(report.notes, FindingKind.TARGET).message.startswith("neither model.safetensors nor its index")
+    assert "expected weights in either" in only(report.problems, FindingKind.NOT_LOADABLE).message
     (hub.folders["tests/sharded"] / INDEX).write_bytes(b"{}")
     (hub.folders["tests/sharded"] / SINGLE).write_bytes(b"")
     assert only(inspect("hf://tests/sharded").notes, FindingKind.TARGET).message.endswith("; name one of them")
@@ -122,7 +126,9 @@ def test_a_model_without_a_config_and_one_without_weights_are_shown(hub: Hub) ->
     ("spec", "message"),
     [
         ("hf://", "expected hf://owner/name or hf://owner/name@revision, and /file behind it"),
-        ("hf://tests/single/text.txt", "expected hf://owner/name"),
+        ("hf://tests/single/text.txt", "expected a file whose name ends in .safetensors or .json, got 'text.txt'"),
+        ("hf://tests/single/nofile", "expected a file whose name ends in .safetensors or .json, got 'nofile'"),
+        ("hf://tests /single/x.json", "expected hf://owner/name"),
         ("hf://tests/single/other.safetensors", r"expected a file of the model, got none of that name; there are \["),
         ("hf://tests/single/model.gguf", "got a GGUF file; download it"),
         ("hf://tests/nothing", "expected a model on the hub, got none of that name"),
@@ -141,6 +147,13 @@ def test_what_cannot_be_read_is_wrong_usage(hub: Hub, tmp_path: Path, spec: str,
         inspect(spec)
     result = mila_here("inspect", spec)
     assert (result.exit_code, result.stdout, result.stderr.count("\n")) == (2, "", 1)
+
+
+def test_a_config_of_the_hub_is_held_against_rules(hub: Hub) -> None:
+    change_config(hub.folders["tests/single"], n_embd=-1)
+    (problem,) = inspect("hf://tests/single/config.json", check=True).problems
+    assert problem.kind is FindingKind.NOT_LOADABLE
+    assert problem.message.startswith("hf://tests/single/config.json: ")
 
 
 def test_a_malformed_header_is_refused(hub: Hub) -> None:

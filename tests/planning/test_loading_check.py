@@ -9,14 +9,18 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from mila import from_pretrained
+from mila.errors import CheckpointError
 from mila.models import GptConfig, GptTransformer, read_clip_text_folder
 from mila.planning import inspect
 from mila.planning.inspection_report import FindingKind
+from mila.planning.targets import read_target
 from mila.serialization import ArchiveMode, ModelArchive, read_json_object
 from mila.training import save_model
 from tests.gguf.gguf_bytes import gguf_bytes
 from tests.gguf.tiny_models import rotary_model
 from tests.models.clip_cases import CLIP_GOLDEN
+from tests.models.folder_cases import GOLDEN
 from tests.planning.stored_files import change_config, checked, golden_folder, kinds, messages, only, write
 
 
@@ -63,7 +67,76 @@ def test_a_config_that_is_refused_is_a_problem_and_an_unknown_model_is_not(tmp_p
     change_config(folder, model_type="bert")
     report = checked(folder)
     assert report.problems == []
-    assert "the config is of 'bert'" in only(report.notes, FindingKind.MODEL).message
+    assert "held against no model" in (said := only(report.notes, FindingKind.MODEL).message)
+    assert "got 'bert'" in said
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"hidden_size": -1}, "hidden_size"),
+        ({"hidden_size": ...}, "hidden_size"),
+        ({"num_hidden_layers": 10**9}, "layers"),
+        ({"quantization_config": {"bits": 4}}, "quantization_config"),
+        ({"model_type": ...}, "expected one of the model types"),
+        ({"model_type": 7}, "expected one of the model types"),
+        ({"architectures": ["LlamaForSequenceClassification"]}, "architectures"),
+    ],
+)
+def test_a_config_is_held_against_the_same_rules_as_its_folder_and_a_plan(
+    tmp_path: Path, fields: dict[str, Any], words: str
+) -> None:
+    folder = golden_folder("llama_grouped", tmp_path)
+    change_config(folder, **fields)
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    (empty / "config.json").write_bytes((folder / "config.json").read_bytes())
+    for target in (folder, folder / "config.json", empty):
+        assert inspect(target).problems == []
+        assert words in only(checked(target).problems, FindingKind.NOT_LOADABLE).message
+        with pytest.raises(CheckpointError, match=words):
+            read_target(target)
+
+
+@pytest.mark.parametrize("text", ["{}", '{"model_type": "clip_text_model", "hidden_size": 0}', '{"weight_map": {}}'])
+def test_an_object_that_is_no_config_is_a_problem(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "other.json"
+    file.write_text(text)
+    message = only(checked(file).problems, FindingKind.NOT_LOADABLE).message
+    assert message.startswith(f"{file}: ")
+
+
+def test_a_config_that_is_understood_is_no_problem_and_an_unknown_one_is_a_note(tmp_path: Path) -> None:
+    for folder in [*GOLDEN.iterdir(), *CLIP_GOLDEN.iterdir()]:
+        if folder.is_dir():
+            assert checked(folder / "config.json").problems == []
+    file = tmp_path / "config.json"
+    file.write_text('{"model_type": "bert"}')
+    report = checked(file)
+    assert (report.problems, kinds(report.notes)) == ([], [FindingKind.MODEL])
+
+
+def test_a_folder_that_lacks_its_config_or_its_weights_is_a_problem(tmp_path: Path) -> None:
+    """``from_pretrained`` refuses it; a file by itself is no folder."""
+    folder = golden_folder("llama_grouped", tmp_path)
+    weights, config = folder / "model.safetensors", folder / "config.json"
+    content = config.read_bytes()
+    config.unlink()
+    for lacking in ("config.json", "weights"):
+        with pytest.raises(CheckpointError):
+            from_pretrained(folder, context_length=4)
+        assert inspect(folder).problems == []
+        message = only(checked(folder).problems, FindingKind.NOT_LOADABLE).message
+        assert message.startswith(f"{folder}: expected ")
+        assert lacking in message
+        if lacking == "config.json":
+            report = checked(weights)
+            assert (report.problems, kinds(report.notes)) == ([], [FindingKind.MODEL])
+            assert "held against no model" in report.notes[0].message
+            config.write_bytes(content)
+            weights.unlink()
+    index = checked(GOLDEN / "llama_tied_llama3" / "model.safetensors.index.json")
+    assert "held against no model" in only(index.notes, FindingKind.MODEL).message
 
 
 def test_a_gguf_file_is_held_against_its_metadata(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from mila.planning.page.components import Component, component_tree
 from mila.planning.page.curve import ceiling, context_curve, series_of, short_number
-from mila.planning.page.html import Markup, element, escaped, percent, share_text, tick_text, ticks
+from mila.planning.page.html import Markup, element, escaped, joined, percent, share_text, tick_text, ticks
 from mila.planning.page.treemap import Rectangle, squarified
 from mila.planning.report import SweepReport, TreeRow
 from tests.planning.page_reports import GIB, inference_report, llama_rows, sweep_report
@@ -166,4 +166,5 @@ def test_elements_escape_what_is_not_markup() -> None:
         '<p class="&quot;x&quot;" hidden data-b="0">a&lt;b<br></p>'
     )
     assert element("meta", name="a") == '<meta name="a">'
-    assert escaped("é … 中\n\t\u200f\x9b") == "é … 中\n\t\\u200f\\x9b"
+    assert escaped("é … 中\n\t\u200f\x9b") == "é … 中\\x0a\\x09\\u200f\\x9b"
+    assert element("p", title=joined(["a\n", "<"], "\n")) == '<p title="a\\x0a\n&lt;"></p>'

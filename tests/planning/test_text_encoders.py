@@ -22,6 +22,7 @@ from tests.planning.reading import refused
 from tests.planning.stored_files import change_config, write
 
 FOLDERS = sorted(path for path in CLIP_GOLDEN.iterdir() if path.is_dir())
+SIZES = ("hidden_size", "max_position_embeddings", "projection_dim")
 TRAINING = {"mode": Mode.TRAINING, "optimizer": OptimizerKind.NONE}
 
 
@@ -117,14 +118,38 @@ def test_what_a_text_encoder_does_not_have_is_refused(tmp_path: Path) -> None:
     refused(copy, CheckpointError, f"does not fit model: .*{name}")
 
 
-@pytest.mark.parametrize("field", ["vocab_size", "hidden_size", "max_position_embeddings"])
-def test_sizes_beyond_the_network_language_are_of_the_file(tmp_path: Path, field: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        *(({name: 3 << 50}, f"{name}: expected at most 1,048,576, got 3,3") for name in SIZES),
+        ({"vocab_size": 1 << 70}, "vocab_size: expected at most 9,223,372,036,854,775,807, got 1,1"),
+        (
+            {"max_position_embeddings": 1 << 20, "hidden_size": 1152},
+            "max_position_embeddings times hidden_size: expected at most 268,435,456, got 1,207,959,552",
+        ),
+    ],
+)
+def test_sizes_beyond_the_network_language_are_fields_of_the_file(
+    tmp_path: Path, changes: dict[str, int], words: str
+) -> None:
     folder = Path(shutil.copytree(CLIP_GOLDEN / "projected", tmp_path / "model"))
-    change_config(folder, **{field: 3 << 50})
+    change_config(folder, **changes)
     for name in ("config.json", "other.json"):
         file = (folder / "config.json").replace(folder / name)
-        said = refused(file, CheckpointError, "E_RESOURCE")
+        said = refused(file, CheckpointError, words)
+        assert "E_RESOURCE" not in said
         assert (said.count(str(folder)), said.startswith(f"{file}: ")) == (1, True)
+
+
+def test_parameters_beyond_what_the_network_language_takes_are_planned(tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(CLIP_GOLDEN / "projected", tmp_path / "model"))
+    (folder / "model.safetensors").unlink()
+    change_config(folder, hidden_size=1 << 14, intermediate_size=1 << 16, num_hidden_layers=12, num_attention_heads=64)
+    result = mila_here("plan", folder, "--budget", "64GiB")
+    assert (result.exit_code, result.stderr) == (3, "")
+    change_config(folder, hidden_size=1 << 20, intermediate_size=1 << 20, num_hidden_layers=128)
+    report = plan(folder, PlanRequest(budget=1 << 40), search=False)
+    assert report.parameter_bytes > 1 << 51
 
 
 def test_the_command_line_plans_it(tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ REFUSED: dict[str, tuple[bytes, str]] = {
     "byte order mark": (b"\xef\xbb\xbf{}", r"starts with '\{', got a byte order mark before the"),
     "UTF-16": ("{}".encode("utf-16"), r"starts with '\{', got text in UTF-16 with a byte order mark"),
     "cut": (b'{"a": 1, "b', "a config of valid JSON"),
-    "two objects": (b"{}{}", "a config of valid JSON, got Extra data"),
+    "two objects": (b"{}{}", "a config of valid JSON, got text that is not JSON: Extra data"),
     "comment": (b'{"a": 1} // note', "a config of valid JSON"),
     "NaN": (b'{"a": NaN}', "a config of strict JSON, got NaN"),
     "Infinity": (b'{"a": [-Infinity]}', "a config of strict JSON, got -Infinity"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -22,6 +22,8 @@ from mila.models.gguf_import.source import GgufSource
 from mila.serialization.failures import refusal, shown
 
 _MOST_LISTED = 20
+#: What llama.cpp computes with where a file does not say (``rope_freq_base_train`` in its loader of models).
+_DEFAULT_THETA = 10000.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,20 @@ def describe_model(source: GgufSource) -> ModelDescription:
         config,
         tuple(table[name] for name in source.tensors if name in table),
         source.integer(f"{architecture}.context_length"),
-        (f"{HEAD} is the token table a second time: the head is tied",) if is_second_table else (),
+        tuple(_notes(source, architecture, config, is_second_table=is_second_table)),
     )
+
+
+def _notes(source: GgufSource, prefix: str, config: dict[str, Any], *, is_second_table: bool) -> Iterator[str]:
+    """What a user should be told."""
+    if is_second_table:
+        yield f"{HEAD} is the token table a second time: the head is tied"
+    if "rope_theta" in config and not source.has(_theta_key(prefix)):
+        yield f"there is no {_theta_key(prefix)}: taken as {_DEFAULT_THETA:g}, as llama.cpp does"
+
+
+def _theta_key(prefix: str) -> str:
+    return f"{prefix}.rope.freq_base"
 
 
 def _check_kind(source: GgufSource) -> None:
@@ -217,7 +231,7 @@ def _rotary_config(source: GgufSource, prefix: str, sizes: Sizes, tied: bool) ->
         raise refusal(source.path, expected="heads of an even size", got=str(sizes.head_dim))
     if prefix == "llama" or source.has(dimensions):  # the specification requires it of llama alone
         source.integer(dimensions, minimum=sizes.head_dim, maximum=sizes.head_dim)
-    theta = source.number(f"{prefix}.rope.freq_base")
+    theta = source.number(_theta_key(prefix)) if source.has(_theta_key(prefix)) else _DEFAULT_THETA
     return {
         "vocab_size": sizes.vocab_size,
         "hidden_size": sizes.width,

@@ -30,6 +30,7 @@ from mila.models.hugging_face.fields import (
 )
 from mila.models.hugging_face.folder import CLIP_MODEL_TYPES, CONFIG_FILE, read_raw_config
 from mila.models.hugging_face.harmless_fields import KEPT_FIELDS
+from mila.network_language.limits import LARGEST_ARGUMENT, LARGEST_DIMENSION, MOST_ELEMENTS
 
 TEXT_MODEL, FULL_MODEL = CLIP_MODEL_TYPES
 _PLAIN, _PROJECTED, _FULL = "CLIPTextModel", "CLIPTextModelWithProjection", "CLIPModel"
@@ -54,6 +55,8 @@ _FIELDS = (
     Field("hidden_act", "activation", _ACTIVATION, "quick_gelu"),
     Field("layer_norm_eps", "norm_epsilon", NUMBER, 1e-5),
 )
+#: Of the tensors between the parts; all others are of parameters alone.
+_SIZES_OF_VALUES = ("hidden_size", "max_position_embeddings", "projection_dim")
 _PROJECTION_DIM, _END_OF_TEXT, _VISION_LAYERS = 512, 49407, 12
 #: Known not to change what the text's part computes; the dimension of the projection is read where there is one.
 _WITHOUT_EFFECT = ("initializer_factor", "tie_word_embeddings", "projection_dim")
@@ -100,7 +103,7 @@ class ClipTextFolder:
         try:
             return ClipTextEncoder(name, self.config, length=length, device=device, dtype=dtype, seed=seed)
         except NetworkError as error:
-            raise CheckpointError(f"{self.path / CONFIG_FILE}: {error}") from None
+            raise CheckpointError(f"{self.path / CONFIG_FILE}: {_too_large(self.config) or error.message}") from None
 
     def load(
         self,
@@ -140,6 +143,22 @@ class ClipTextFolder:
         return load_clip_text_encoder(
             self, context, length=length, device=device, dtype=dtype, dropout=dropout, on_progress=on_progress
         )
+
+
+def _too_large(config: ClipTextConfig) -> str:
+    """Which sizes are beyond what the network language allows, by the names that they have in the file."""
+    sizes = {each.key: getattr(config, each.target) for each in _FIELDS} | {"projection_dim": config.projection_dim}
+    problems = [
+        f"{key}: expected at most {most:,}, got {value:,}"
+        for key, value in sizes.items()
+        if isinstance(value, int)
+        and value > (most := LARGEST_DIMENSION if key in _SIZES_OF_VALUES else LARGEST_ARGUMENT)
+    ]
+    numbers = config.max_seq_len * config.embedding_dim
+    if numbers > MOST_ELEMENTS:
+        names = "max_position_embeddings times hidden_size"
+        problems.append(f"{names}: expected at most {MOST_ELEMENTS:,}, got {numbers:,}")
+    return "; ".join(problems)
 
 
 def read_clip_text_folder(folder: Path | str, *, ignore_fields: Collection[str] = ()) -> ClipTextFolder:

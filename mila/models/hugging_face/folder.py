@@ -110,12 +110,14 @@ def model_folder(
     file = path / CONFIG_FILE
     architecture = ARCHITECTURES.get(model_type := str(raw.get("model_type")))
     if architecture is None:
-        expected = ", ".join(ARCHITECTURES)
+        expected = f"one of the model types {', '.join(ARCHITECTURES)}"
+        if "model_type" not in raw:
+            raise CheckpointError(f"{file}: missing model_type: expected {expected}")
         hint = ""
         if model_type in CLIP_MODEL_TYPES:
             hint = "; a text encoder is for read_clip_text_folder, from_pretrained and `mila embed`"
         got = f"{raw.get('model_type')!r}{hint}"
-        raise CheckpointError(f"{file}: expected one of the model types {expected}, got {got}")
+        raise CheckpointError(f"{file}: expected {expected}, got {got}")
     read = _interpret(architecture, raw, file, tie_word_embeddings, dropout, ignore_fields)
     return ModelFolder(path, model_type, read.config, raw, read.dropouts, read.notes)
 

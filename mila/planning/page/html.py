@@ -10,7 +10,6 @@ from mila.memory import format_bytes
 _VOID = frozenset({"meta", "br"})
 #: Controls, formats (these turn the direction of a text), surrogates: all are written as escapes.
 _SHOWN_AS_ESCAPES = frozenset({"Cc", "Cf", "Cs"})
-_KEPT = "\n\t"
 _SMALLEST_SHARE = 0.001
 
 
@@ -32,7 +31,7 @@ def escaped(text: str) -> Markup:
 
 
 def _shown(character: str) -> str:
-    if character in _KEPT or unicodedata.category(character) not in _SHOWN_AS_ESCAPES:
+    if unicodedata.category(character) not in _SHOWN_AS_ESCAPES:
         return character
     return (
         character.encode("ascii", "backslashreplace").decode() if ord(character) > 127 else f"\\x{ord(character):02x}"
@@ -50,7 +49,8 @@ def element(name: str, /, *content: str, **attributes: str | float | None) -> Ma
         if value is None or value is False:
             continue
         key = key.removesuffix("_").replace("_", "-")
-        words.append(key if value is True else f'{key}="{escaped(str(value))}"')
+        text = value if isinstance(value, str) else str(value)
+        words.append(key if value is True else f'{key}="{escaped(text)}"')
     start = f"<{' '.join(words)}>"
     return Markup(start if name in _VOID else f"{start}{joined(content)}</{name}>")
 

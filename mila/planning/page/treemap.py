@@ -200,7 +200,7 @@ def _tile(child: Component, place: Rectangle, measure: str, total: int, inner: _
     )
     content = joined([label, _inside(child, place, measure)])
     parts = [f"{_MEASURES[name]} {format_bytes(getattr(child.sizes, name))}" for name in _PARTS]
-    hint = f"{said}\n{child.kind}: {', '.join(parts)}"
+    hint = joined([said, f"{child.kind}: {', '.join(parts)}"], "\n")
     if inner is None:
         box = element("span", content, class_=f"tile {_colour(child, measure)}", title=hint)
     else:
