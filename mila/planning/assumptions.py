@@ -94,7 +94,7 @@ def _of_updates(choices: Choices) -> Iterator[str]:
     parts = choices.accumulate or 1
     if parts > 1:
         yield f"An update adds up the gradients of {parts:,} passes in place, which takes no more memory than one."
-    yield "Training data are not counted, nor are batches: a Trainer plans and holds the ids and targets of one besides."
+    yield "Training data and batches are not counted: a Trainer plans and holds the ids and targets of one besides."
 
 
 def _of_device(choices: Choices) -> Iterator[str]:
