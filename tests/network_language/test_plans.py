@@ -114,7 +114,7 @@ def test_a_missing_field() -> None:
     [
         (None, "the plan is the JSON text of to_json, got NoneType"),
         ({}, "the plan is the JSON text of to_json, got dict"),
-        ('{"dtype": "float', "got Unterminated string starting at character 10"),
+        ('{"dtype": "float', "got text that is not JSON: Unterminated string starting at character 10"),
         ("{}", "artifact_digest"),
     ],
 )
