@@ -79,6 +79,8 @@ KEEPING = (
     "scale",
     "take_",
 )
+#: Those of them whose arrays are float16, where such numbers are zero.
+LOSING = ("add_in_place-float16", "cast-from-float16", "cast-to-float16")
 #: Of GELU, relative to itself: an error of x² alone would be ten times as much at the end.
 GELU_TOLERANCE = 8e-7
 #: Odd rows, and rows of whole vectors, by turns.
@@ -116,7 +118,8 @@ def test_denormals_are_numbers_as_on_the_cpu(case: Case, cuda: CudaDevice, emula
         found = computed(case, OnDevice(cuda), FLOAT32, SHAPES[0], values=DENORMALS, step=step)
         assert_alike(found, wanted, case.elementwise, case.name.startswith(SIGNED), "denormals")
         count += assert_denormals_alike(found, wanted)
-    assert count or not case.name.startswith(KEEPING), "no result is a denormal, so that none is compared"
+    keeps = case.name.startswith(KEEPING) and not case.name.startswith(LOSING)
+    assert count or not keeps, "no result is a denormal, so that none is compared"
 
 
 def test_denormals_that_become_zero_are_found() -> None:
