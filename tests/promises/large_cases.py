@@ -41,7 +41,7 @@ from tests.promises.operator_cases_blocks import LARGE_BLOCK_CASES
 from tests.promises.operator_cases_experts import LARGE_EXPERT_CASES
 from tests.promises.operator_cases_shapes import LARGE_SHAPE_CASES
 
-VOCABULARY = 1024
+VOCABULARY = 2048
 LIMITS = {"ids": VOCABULARY, "targets": VOCABULARY}
 HEADS = {"num_heads": 8, "num_kv_heads": 4, "head_dim": 32}
 PACKED = [(8, 128, 512)]
