@@ -7,11 +7,10 @@ import numpy as np
 from mila.kernels.cuda.axes import Axis, places, size_of, strides_of, walk
 from mila.kernels.cuda.column_sums import rows_per_chunk
 from mila.kernels.cuda.elementwise import CudaElementwise, single
-from mila.kernels.cuda.family import BLOCK, Argument, ceiling
+from mila.kernels.cuda.family import BLOCK, WARP, Argument, ceiling
 from mila.kernels.cuda.reductions import CudaReductions
 from mila.kernels.signatures import Array
 
-_LANES = 32
 #: Rows of a chunk below which starting a block costs more than it saves, and most chunks.
 _LEAST_ROWS, _MOST_CHUNKS = 32, 128
 #: The same for flat arrays.
@@ -101,7 +100,7 @@ class CudaArithmetic(CudaElementwise, CudaReductions):
             chunks = ceiling(rows, per_chunk)
             partial = workspace[: chunks * columns]
             arguments: list[Argument] = [partial, dy, x, np.int64(rows), np.int64(columns), np.int64(per_chunk)]
-            grid = ceiling(columns, _LANES), chunks
+            grid = ceiling(columns, WARP), chunks
             self.launch("reductions", "column_products", x.dtype, grid, BLOCK, arguments)
             self.add_chunks(dgamma, partial, chunks, columns, accumulate)
         self.layer_scale_forward(dx, dy, gamma)

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from mila.kernels.cuda.family import BLOCK, Argument, ceiling
+from mila.kernels.cuda.family import BLOCK, WARP, Argument, ceiling
 from mila.kernels.cuda.row_blocks import VECTOR_BYTES, CudaRowBlocks
 from mila.kernels.signatures import Array
 
-#: Columns of a block of the second stage, and warps of a block of the first: a lane for each vector of columns.
-_LANES = 32
 #: Chunks of plain column sums: as many blocks as keep a device busy where columns are few.
 _MOST_CHUNKS = 128
 #: Rows of a chunk below which starting a block costs more than it saves.
@@ -26,7 +24,7 @@ class CudaColumnSums(CudaRowBlocks):
         chunks = ceiling(rows, per_chunk)
         vector = VECTOR_BYTES // x.dtype.itemsize
         by_vectors = columns % vector == 0
-        grid = ceiling(columns, _LANES * (vector if by_vectors else 1)), chunks
+        grid = ceiling(columns, WARP * (vector if by_vectors else 1)), chunks
         sizes = np.int64(rows), np.int64(columns), np.int64(per_chunk)
         partial = workspace[: chunks * columns]
         arguments: list[Argument] = [partial, x, *sizes, np.int32(by_vectors)]
@@ -41,7 +39,7 @@ class CudaColumnSums(CudaRowBlocks):
         """``output (C,) (+)= partial (chunks, width)[:, :C].sum(axis=0)``; without chunks the sum is 0."""
         sizes = np.int64(chunks), np.int64(output.size), np.int64(width)
         arguments: list[Argument] = [output, partial, *sizes, np.int32(accumulate)]
-        self.launch("column_sums", "column_totals", output.dtype, ceiling(output.size, _LANES), BLOCK, arguments)
+        self.launch("column_sums", "column_totals", output.dtype, ceiling(output.size, WARP), BLOCK, arguments)
 
 
 def rows_per_chunk(rows: int, least_rows: int, most_chunks: int) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mila.kernels.cuda.elementwise import CudaElementwise
-from mila.kernels.cuda.family import BLOCK, FLOAT32, Argument, DType, ceiling
+from mila.kernels.cuda.family import BLOCK, FLOAT32, WARP, Argument, DType, ceiling
 from mila.kernels.cuda.row_blocks import VECTOR_BYTES, CudaRowBlocks, row_block
 from mila.kernels.signatures import Array
 
@@ -20,8 +20,7 @@ _RUNS = 8
 #: Rows of a table's gradient that a block works on at most, and blocks above which it takes several.
 _TABLE_ROWS = 64
 _ENOUGH_BLOCKS = 2048
-#: Lanes of a warp, each of which adds up a vector of columns or a single one; blocks along the columns.
-_LANES = 32
+#: Blocks along the columns: a lane of theirs adds up a vector of columns, or a single one.
 _MOST_COLUMN_BLOCKS = 65535
 
 
@@ -109,7 +108,7 @@ class CudaEmbedding(CudaElementwise, CudaRowBlocks):
         row_bits = max(0, ids.size - 1).bit_length()
         keys = self._sorted_keys(ids, row_bits, dy.dtype, workspace)
         vector = VECTOR_BYTES // dy.dtype.itemsize
-        column_blocks = ceiling(columns, _LANES * (vector if columns % vector == 0 else 1))
+        column_blocks = ceiling(columns, WARP * (vector if columns % vector == 0 else 1))
         rows_per_block = min(_TABLE_ROWS, max(1, ceiling(table_rows * column_blocks, _ENOUGH_BLOCKS)))
         grid = self.blocks(table_rows, rows_per_block), min(column_blocks, _MOST_COLUMN_BLOCKS)
         sizes = np.int64(ids.size), np.int64(table_rows), np.int64(columns)

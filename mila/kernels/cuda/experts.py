@@ -6,14 +6,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mila.kernels.cuda.family import BLOCK, FLOAT32, SCRATCH_BYTES, Argument
+from mila.kernels.cuda.family import BLOCK, FLOAT32, SCRATCH_BYTES, WARP, Argument
 from mila.kernels.cuda.row_blocks import CudaRowBlocks, row_block
 from mila.kernels.signatures import Array
 
 #: Experts whose bounds the scratch holds.
 _MOST_EXPERTS = SCRATCH_BYTES // 8
 #: Rows of a block whose warps have one each.
-_ROWS_PER_BLOCK = BLOCK // 32
+_ROWS_PER_BLOCK = BLOCK // WARP
 
 
 class CudaExperts(CudaRowBlocks):

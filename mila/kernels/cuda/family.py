@@ -19,6 +19,8 @@ DTYPE_MACROS: dict[DType, str] = {FLOAT32: "MILA_FLOAT32", BFLOAT16: "MILA_BFLOA
 
 #: Threads of a block of a kernel that has no reason for another number.
 BLOCK = 256
+#: Threads that run in step, `WARP` of the kernels.
+WARP = 32
 #: Blocks of a grid-stride loop per multiprocessor: full occupancy with blocks of 256 threads.
 _BLOCKS_PER_MULTIPROCESSOR = 8
 
@@ -144,4 +146,4 @@ def ceiling(count: int, divisor: int) -> int:
 
 def rounded_block(columns: int, most: int = BLOCK) -> int:
     """Threads of a block that works on one row of ``columns`` elements: whole warps, at most ``most``."""
-    return min(most, max(1, ceiling(columns, 32)) * 32)
+    return min(most, max(1, ceiling(columns, WARP)) * WARP)

@@ -5,14 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from mila.kernels.cuda.column_sums import CudaColumnSums, chunk_bound, rows_per_chunk
-from mila.kernels.cuda.family import Argument, ceiling
+from mila.kernels.cuda.family import WARP, Argument, ceiling
 from mila.kernels.signatures import Array
 
 #: Most warps of a block, each of which works on one head at a time.
 _MOST_WARPS = 8
-#: Elements of a head that a lane holds in a backward pass, lanes that may share a head, and threads of a block.
+#: Elements of a head that a lane holds in a backward pass, where the lanes of a warp share it; threads of a block.
 _HELD = 8
-_MOST_LANES = 32
 _THREADS = 512
 #: Shared memory for the sums of a block's warps, of which there are fewer where heads are very wide.
 _SHARED_BYTES = 49152
@@ -46,7 +45,7 @@ class CudaHeadNorm(CudaColumnSums):
         rows = x.size // ((heads + 2 * kv_heads) * head_dim)
         sizes = _integers(rows, heads, kv_heads, head_dim)
         arguments: list[Argument] = [output, normal, rstd, x, query_weight, key_weight, *sizes, np.float32(epsilon)]
-        block = 32 * min(_MOST_WARPS, heads + kv_heads)
+        block = WARP * min(_MOST_WARPS, heads + kv_heads)
         self.launch("head_norm", "head_norm_forward", x.dtype, self.row_blocks(rows, block), block, arguments)
 
     def head_norm_forward_workspace(self, rows: int, heads: int, kv_heads: int, head_dim: int) -> int:
@@ -80,13 +79,13 @@ class CudaHeadNorm(CudaColumnSums):
         arguments: list[Argument] = [dx, partial, normal, rstd, dy, query_weight, key_weight]
         sizes = _integers(rows, heads, kv_heads, head_dim, per_chunk)
         lanes = 1 << (ceiling(head_dim, _HELD) - 1).bit_length()
-        if lanes <= _MOST_LANES:
+        if lanes <= WARP:
             shared_bytes = 4 * (_THREADS // lanes) * head_dim
             arguments += [*sizes, np.int32(lanes)]
             self.launch("head_norm", "head_norm_backward", dy.dtype, chunks, _THREADS, arguments, shared_bytes)
         else:
             warps = max(1, min(_MOST_WARPS, heads + kv_heads, _SHARED_BYTES // (4 * width)))
-            block, shared_bytes = 32 * warps, 4 * warps * width
+            block, shared_bytes = WARP * warps, 4 * warps * width
             arguments += sizes
             self.launch("head_norm", "wide_head_norm_backward", dy.dtype, chunks, block, arguments, shared_bytes)
         for position, gradient in enumerate((dquery_weight, dkey_weight)):

@@ -6,7 +6,7 @@ import numpy as np
 
 from mila.kernels.cuda.column_sums import CudaColumnSums
 from mila.kernels.cuda.embedding import narrow_name
-from mila.kernels.cuda.family import BLOCK, FLOAT32, Argument, ceiling, rounded_block
+from mila.kernels.cuda.family import BLOCK, FLOAT32, WARP, Argument, ceiling, rounded_block
 from mila.kernels.signatures import Array
 
 #: Elements of a tile of a narrower weight: large enough for products at full speed.
@@ -14,7 +14,7 @@ _TILE_ELEMENTS = 1 << 22
 #: Rows of products with such a tile that are held at a time.
 _PRODUCT_ROWS = 512
 #: Warps of a block, each of which multiplies a single row with one row of a weight.
-_WARPS = BLOCK // 32
+_WARPS = BLOCK // WARP
 #: Side of the tiles of ``multiply_tile``.
 _SIDE = 16
 

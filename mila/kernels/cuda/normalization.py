@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from mila.kernels.cuda.column_sums import CudaColumnSums, chunk_bound, rows_per_chunk
-from mila.kernels.cuda.family import Argument, ceiling
+from mila.kernels.cuda.family import WARP, Argument, ceiling
 from mila.kernels.cuda.row_blocks import row_block
 from mila.kernels.signatures import Array
 
@@ -17,7 +17,6 @@ _LEAST_ROWS = 16
 #: Elements of a row that a thread holds in a backward pass, and warps of a block, which may share a row.
 _HELD = 8
 _WARPS = 16
-_LANES = 32
 #: Most shared memory for the sums of a block; wider rows are summed where the sums end up.
 _MOST_SHARED_BYTES = 98304
 
@@ -144,17 +143,17 @@ class CudaNormalization(CudaColumnSums):
         sums = workspace[: 2 * chunks * columns].reshape(2, chunks * columns)
         gradients = dweight, dbias
         partials = [None if gradient is None else sums[i] for i, gradient in enumerate(gradients)]
-        team = ceiling(columns, _LANES * _HELD)
+        team = ceiling(columns, WARP * _HELD)
         if team <= _WARPS:
             teams = _WARPS // team
-            block, shared_bytes, last = _LANES * team * teams, 4 * teams * columns, team
+            block, shared_bytes, division = WARP * team * teams, 4 * teams * columns, team
         else:
             kernel, block = f"wide_{kernel}", row_block(dx, _MOST_THREADS)
             shared_bytes = 4 * columns * sum(gradient is not None for gradient in gradients)
             in_shared = 0 < shared_bytes <= _MOST_SHARED_BYTES
-            shared_bytes, last = shared_bytes if in_shared else 0, int(in_shared)
+            shared_bytes, division = shared_bytes if in_shared else 0, int(in_shared)
         sizes = np.int64(rows), np.int64(columns)
-        arguments: list[Argument] = [dx, *partials, *inputs, *sizes, *offset, np.int64(per_chunk), np.int32(last)]
+        arguments: list[Argument] = [dx, *partials, *inputs, *sizes, *offset, np.int64(per_chunk), np.int32(division)]
         self.launch("normalization", kernel, dx.dtype, chunks, block, arguments, shared_bytes)
         for gradient, partial in zip(gradients, partials, strict=True):
             if gradient is not None and partial is not None:

@@ -8,17 +8,16 @@ import numpy as np
 
 from mila.kernels.cuda.axes import Axis, places, size_of
 from mila.kernels.cuda.column_sums import CudaColumnSums
-from mila.kernels.cuda.family import BLOCK, SCRATCH_BYTES, ceiling
+from mila.kernels.cuda.family import BLOCK, SCRATCH_BYTES, WARP, ceiling
 from mila.kernels.signatures import Array
 
-_LANES = 32
-_WARPS = BLOCK // _LANES
+_WARPS = BLOCK // WARP
 _MOST_BLOCKS = 65535
 #: Sums of parts that the scratch has room for.
 _MOST_PARTIAL_SUMS = SCRATCH_BYTES // 4
 #: Warps, or blocks of eight, above which nothing is gained by parts.
 _ENOUGH_WARPS = 4096
-_ENOUGH_BLOCKS = _MOST_PARTIAL_SUMS // _LANES
+_ENOUGH_BLOCKS = _MOST_PARTIAL_SUMS // WARP
 #: Places below which a part costs more than it saves.
 _LEAST_PER_WARP = 256
 _LEAST_PER_BLOCK = 64
@@ -55,7 +54,7 @@ class CudaReductions(CudaColumnSums):
         factor: float,
         accumulate: bool,
     ) -> None:
-        rows, count, tiles = size_of(kept), size_of(reduced), ceiling(columns, _LANES)
+        rows, count, tiles = size_of(kept), size_of(reduced), ceiling(columns, WARP)
         parts = _parts(count, _LEAST_PER_BLOCK, rows * tiles, _ENOUGH_BLOCKS)
         per_part, partial = ceiling(count, parts), self._partial(output, parts)
         sizes = np.int64(rows), np.int64(columns), np.int64(count), np.int64(per_part)

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from mila.kernels.cuda.family import BLOCK, Argument
+from mila.kernels.cuda.family import BLOCK, WARP, Argument
 from mila.kernels.cuda.row_blocks import CudaRowBlocks, row_block
 from mila.kernels.signatures import Array
 
 #: Rows up to this long are a warp's work; longer ones a block's.
 _WARP_COLUMNS = 1024
 #: Rows of a block whose warps have one each.
-_ROWS_PER_BLOCK = BLOCK // 32
+_ROWS_PER_BLOCK = BLOCK // WARP
 #: Threads of the largest block.
 _MOST_THREADS = 512
 

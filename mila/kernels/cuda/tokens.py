@@ -8,12 +8,11 @@ import numpy as np
 
 from mila.kernels.cuda.axes import Axis
 from mila.kernels.cuda.elementwise import CudaElementwise
-from mila.kernels.cuda.family import BLOCK, Argument, ceiling
+from mila.kernels.cuda.family import BLOCK, WARP, Argument, ceiling
 from mila.kernels.cuda.reductions import CudaReductions
 from mila.kernels.signatures import Array
 
-_LANES = 32
-_WARPS = BLOCK // _LANES
+_WARPS = BLOCK // WARP
 _MOST_BLOCKS = 65535
 
 
@@ -47,7 +46,7 @@ class CudaTokens(CudaElementwise, CudaReductions):
     def pool_maximum_forward(self, output: Array, positions: Array | None, x: Array) -> None:
         """``output (B, C) = x (B, T, C).max(axis=1)`` and, where given, the first position of each maximum."""
         batch, length, width = x.shape
-        grid = ceiling(width, _LANES), min(batch, _MOST_BLOCKS)
+        grid = ceiling(width, WARP), min(batch, _MOST_BLOCKS)
         arguments: list[Argument] = [output, positions, x, *_sizes(batch, length, width)]
         self.launch("tokens", "pool_maximum_forward", x.dtype, grid, BLOCK, arguments)
 
