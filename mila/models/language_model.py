@@ -51,6 +51,11 @@ class LanguageModelConfig(ParameterizedConfig):
 LanguageModelConfigT = TypeVar("LanguageModelConfigT", bound=LanguageModelConfig)
 
 
+def default_prefill_size(length: int) -> int:
+    """Positions of a call where none were asked for: at most 512."""
+    return min(length, DEFAULT_PREFILL_SIZE)
+
+
 class LanguageModel(Network[LanguageModelConfigT]):
     """Ids (B, T) to logits: (B, T, V) in training, (B, 1, V) of the last valid position in inference."""
 
@@ -61,7 +66,7 @@ class LanguageModel(Network[LanguageModelConfigT]):
 
     def default_prefill_size(self, length: int) -> int:
         """Chunks of at most 512 positions."""
-        return min(length, DEFAULT_PREFILL_SIZE)
+        return default_prefill_size(length)
 
     def check_context(self, context: BuildContext) -> None:
         """Sequences within the config's limit."""

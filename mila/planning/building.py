@@ -9,7 +9,7 @@ from mila.core import BuildContext, Component, RuntimeMode, TrainingStep
 from mila.devices import DeviceId, ExecutionContext
 from mila.errors import ConfigurationError, ShapeError
 from mila.memory.storage import network_dtype
-from mila.models.language_model import DEFAULT_PREFILL_SIZE
+from mila.models.language_model import default_prefill_size
 from mila.planning.report import Choices
 from mila.planning.request import Mode, OptimizerKind, PlanRequest
 from mila.planning.target import Target
@@ -53,7 +53,7 @@ def choices_of(target: Target, request: PlanRequest) -> Choices:
         mode=request.mode,
         context=context,
         batch=request.batch,
-        prefill=(request.prefill or min(context, DEFAULT_PREFILL_SIZE)) if takes_parts else None,
+        prefill=(request.prefill or default_prefill_size(context)) if takes_parts else None,
         dtype=network_dtype(request.dtype or DEFAULT_DTYPE).name,
         quantize=check_policy(request.quantize),
         optimizer=request.optimizer if is_training else None,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,28 +24,22 @@ from mila.planning.target import Reading, StandIn, StoredWeights, Target
 
 
 class PlannedTextEncoder(StandIn, ClipTextEncoder):
-    """A text encoder that is asked for texts of any length; a network of that length answers.
-
-    Args:
-        name: of the network.
-        config: what it is.
-        context: the device.
-        dtype: stored dtype.
-    """
+    """A text encoder that is asked for texts of any length; a network of that length answers."""
 
     stands_for = ClipTextEncoder
-
-    def __init__(self, name: str, config: ClipTextConfig, context: ExecutionContext, dtype: DType) -> None:
-        super().__init__(name, config, device=context, dtype=dtype)
-        self._planned_device, self._planned_dtype = context, dtype
 
     def plan(self, context: BuildContext) -> MemoryPlan:
         """What a build for texts of the length of ``context`` would take."""
         length = context.input_shape[1]
         if length == self.length:
             return super().plan(context)
-        device, dtype = self._planned_device, self._planned_dtype
-        return ClipTextEncoder(self.name, self.text_config, length=length, device=device, dtype=dtype).plan(context)
+        device = self.get_execution_context()
+        other = ClipTextEncoder(self.name, self.text_config, length=length, device=device, dtype=self.dtype)
+        return other.plan(context)
+
+
+def _make(config: ClipTextConfig, context: ExecutionContext, dtype: DType) -> PlannedTextEncoder:
+    return PlannedTextEncoder("model", config, device=context, dtype=dtype)
 
 
 def text_encoder_target(
@@ -82,7 +75,7 @@ def text_encoder_target(
         name=reading.name,
         model_type=found.model_type,
         config=found.config,
-        make=partial(PlannedTextEncoder, "model"),
+        make=_make,
         stored=stored,
         notes=notes,
         ignore_fields=tuple(reading.ignore_fields),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 
-from mila.models.language_model import DEFAULT_PREFILL_SIZE
+from mila.models.language_model import default_prefill_size
 from mila.planning.report import PlanReport, TargetSummary
 from mila.planning.request import Mode, OptimizerKind
 
@@ -48,7 +48,7 @@ def _choices(report: PlanReport) -> list[tuple[str, str]]:
     options = [("--context", str(choices.context)), ("--batch", str(choices.batch)), ("--dtype", choices.dtype)]
     if choices.mode is not Mode.INFERENCE:
         options.insert(0, ("--mode", choices.mode.value))
-    if choices.prefill not in (None, min(choices.context, DEFAULT_PREFILL_SIZE)):
+    if choices.prefill not in (None, default_prefill_size(choices.context)):
         options.append(("--prefill", str(choices.prefill)))
     if choices.quantize is not None:
         options.append(("--quantize", choices.quantize))
