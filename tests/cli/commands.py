@@ -22,6 +22,13 @@ TINY = [
 ]
 
 
+def write_text(folder: Path) -> Path:
+    """Write a text to train on into a new file of a folder."""
+    path = folder / "fox.txt"
+    path.write_text(TEXT)
+    return path
+
+
 def mila_here(*arguments: str | Path) -> Result:
     """Run a command in this process."""
     return CliRunner().invoke(app, [str(argument) for argument in arguments])

@@ -6,14 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.commands import TEXT, TINY, mila_here
+from tests.cli.commands import TINY, mila_here, write_text
 
 
 @pytest.fixture(scope="session")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("texts") / "fox.txt"
-    path.write_text(TEXT)
-    return path
+    return write_text(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ from mila.training import (
     read_training_state,
     split_tokens,
 )
-from tests.cli.commands import TEXT, TINY, documents, mila_here
+from tests.cli.commands import TINY, documents, mila_here, write_text
 from tests.cli.test_embed import TEXTS, write_clip
 from tests.cuda.conftest import BACKEND, CUDA_0, Emulated
 from tests.cuda.test_components import NoRoom
@@ -49,9 +49,7 @@ pytestmark = pytest.mark.usefixtures("cuda")
 
 @pytest.fixture(scope="module")
 def text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("texts") / "fox.txt"
-    path.write_text(TEXT)
-    return path
+    return write_text(tmp_path_factory.mktemp("texts"))
 
 
 @pytest.fixture(scope="module")

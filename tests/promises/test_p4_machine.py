@@ -32,7 +32,7 @@ def test_a_build_takes_from_numpy_what_its_plan_reserves(device: ExecutionContex
     wrong = []
     for case, dtype, mode in BUILDS[::20]:
         case.build(device, mode, dtype)  # a first build fills the kernels' constants
-    planned = [(case.make(device, dtype).plan(case.context(mode)).reserved_bytes) for case, dtype, mode in BUILDS]
+    planned = [case.make(device, dtype).plan(case.context(mode)).reserved_bytes for case, dtype, mode in BUILDS]
     with tracing():
         for (case, dtype, mode), reserved in zip(BUILDS, planned, strict=True):
             component = case.make(device, dtype)
